@@ -9,7 +9,7 @@ help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY)  ## a virtual environment with the locked dependencies
-$(READY): requirements/lock.txt pyproject.toml
+$(READY): requirements/lock.txt pyproject.toml hatch_build.py src/tracecore/signals/compiled/lines.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracecore needs Python 3.11 or newer; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the locked dependencies (first time only)"
@@ -25,7 +25,7 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n 2 -m "not interop and not integration and not heavy"
+	@$(BIN)/pytest -n 3 -m "not interop and not integration and not heavy"
 
 integration: $(READY) $(VENV)/.ray  ## the tests that start PostgreSQL, a browser, Ray, object stores, or processes to be killed
 	@$(BIN)/pytest -n 2 -m "integration or heavy"

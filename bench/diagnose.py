@@ -116,11 +116,13 @@ class Run(NamedTuple):
     document: dict[str, object]
 
 
-def diagnose(path: Path, *options: str) -> Run:
-    """Run the command on a path."""
+def diagnose(path: Path, *options: str, pure: bool = False) -> Run:
+    """Run the command on a path, without the compiled part if `pure`."""
     command = [sys.executable, "-m", "tracecore", "diagnose", str(path), "--format", "json", *options]
     # Users keep compiled modules, whatever this process was told.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if pure:
+        environment["TRACECORE_PURE_PYTHON"] = "1"
     begin = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
@@ -211,6 +213,15 @@ def mixed(megabytes: int = 60) -> list[Measurement]:
     return found
 
 
+def without_compiled_part(megabytes: int = 60) -> Measurement:
+    """The whole command on one mixture where no compiler was at hand."""
+    with tempfile.TemporaryDirectory(prefix="tracecore-bench-") as folder:
+        mixed_logs.write(Path(folder), "torch", "cri", megabytes * 10**6, 1)
+        run = diagnose(Path(folder), pure=True)
+    how = f"the whole command, {megabytes} MB"
+    return Measurement("diagnose.mixed.pure", megabytes / run.processor, "MB/s", "≥ 20", how)
+
+
 def mixed_at_size(gigabytes: float = 2.0) -> list[Measurement]:
     """The whole command on one mixture: memory and time at a quarter of the size and at all of it; two processes."""
     runs = []
@@ -241,7 +252,7 @@ def cold() -> Measurement:
 
 
 def measure(gigabytes: float = 1.0) -> list[Measurement]:
-    return [cold(), *logs(gigabytes), *shapes(), *mixed()]
+    return [cold(), *logs(gigabytes), *shapes(), *mixed(), without_compiled_part()]
 
 
 def measure_full() -> list[Measurement]:

@@ -21,7 +21,7 @@ from typing import Any
 from bench import Measurement
 from bench.kafka_brokers import Brokers, NoKafka, running, stored_offsets, worker
 from tracecore.agent.kafka.client import Connection, ProducerOptions
-from tracecore.agent.kafka.partitions import FactPartitioner, Groups
+from tracecore.agent.kafka.partitions import FactPartitioner, PartitionGroups
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
@@ -90,7 +90,7 @@ def fleet(seconds: int, begin: int = T0, nodes: int = NODES) -> Iterator[tuple[i
 
 def _encoded(seconds: int) -> tuple[int, list[tuple[int, int, bytes]]]:
     """Return the number of facts, and partition, time and bytes of each message that exporters make of them."""
-    partitioner = FactPartitioner(Groups(PARTITIONS), "bench")
+    partitioner = FactPartitioner(PartitionGroups(PARTITIONS), "bench")
     messages: list[tuple[int, int, bytes]] = []
     count = 0
     for now, facts in fleet(seconds):
@@ -110,7 +110,7 @@ def _send(brokers: Brokers, topic: str, messages: list[tuple[int, int, bytes]]) 
 
     producer = Producer(Connection(brokers=brokers.addresses).settings() | ProducerOptions().settings(60 * SECOND))
     for partition, now, raw in messages:
-        headers = [("tracecore-layout", Groups(PARTITIONS).layout.encode())]
+        headers = [("tracecore-layout", PartitionGroups(PARTITIONS).layout.encode())]
         producer.produce(topic, raw, partition=partition, timestamp=now // 1_000_000, headers=headers)
         while len(producer) > 5_000:
             producer.poll(0.05)
@@ -246,7 +246,7 @@ def _kill(brokers: Brokers) -> list[Measurement]:
 
     topic = brokers.topic("bench-kill", PARTITIONS)
     producer = Producer(Connection(brokers=brokers.addresses).settings() | ProducerOptions().settings(60 * SECOND))
-    groups = Groups(PARTITIONS)
+    groups = PartitionGroups(PARTITIONS)
     partitioner = FactPartitioner(groups, "bench")
     chance = random.Random(SEED)
     waits: list[float] = []

@@ -21,7 +21,7 @@ from sqlalchemy import select
 
 from tracecore.store.store import Store
 from tracecore.store.tables import detector_state
-from tracecore.stream.partition import Position
+from tracecore.stream.partition import PartitionPosition
 
 VERSION = "4.1.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracecore" / f"kafka-{VERSION}"
@@ -247,4 +247,6 @@ def stored_offsets(store: Store) -> dict[int, int]:
     with store.database.read() as connection:
         query = select(detector_state).where(detector_state.c.key.like("stream/%/position"))
         rows = connection.execute(query).all()
-    return {int(row.key.split("/")[2]): msgspec.msgpack.decode(row.value, type=Position).offset for row in rows}
+    return {
+        int(row.key.split("/")[2]): msgspec.msgpack.decode(row.value, type=PartitionPosition).offset for row in rows
+    }

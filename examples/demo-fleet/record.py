@@ -18,7 +18,7 @@ import zstandard
 
 from tracecore.diagnose.offline import diagnose
 from tracecore.simulation import run
-from tracecore.simulation.fleet import DAY, SECOND, START, Event, Fleet, Job
+from tracecore.simulation.fleet import DAY, SECOND, START, Fleet, RankEvent, SimulatedJob
 from tracecore.simulation.plays import catalogue
 from tracecore.simulation.reading import lines_of
 
@@ -54,13 +54,13 @@ def simulated() -> list[dict[str, Any]]:
                 if cause.planned or not play.signal:
                     continue
                 slurm = end == "cancelled" or number % 2 == 0
-                job = Job(
+                job = SimulatedJob(
                     name=str(480_000 + number) if slurm else f"ml/demo-{number}", id=480_000 + number, numbered=number,
                     scheduler="slurm" if slurm else "kubernetes", nodes=NODES[:4], begins=START, ends=START + DAY,
                     step_s=2.0, timeout_s=180, reported=START,
                 )  # fmt: skip
                 # A rank of the first node: the demo puts the suspect there.
-                event = Event(
+                event = RankEvent(
                     number=number, at=START + 3600 * SECOND, slot=0, cause=cause.cause, play=play, end=end,
                     rank_share=(number % 8 + 0.5) / job.ranks,
                 )  # fmt: skip

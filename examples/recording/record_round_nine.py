@@ -29,7 +29,7 @@ SCENARIOS = {
     "service_never_answers": Scenario(4, "cri", "json with iter_s", ["nccl_hang"], [[2]], HANG),
     "harness_never_ends": Scenario(8, "labelled", "plain", ["nccl_hang"], [[3]], HANG),
     "one_forgets_the_broadcast": Scenario(
-        4, "rank files", "titan", ["collective_mismatch", "nccl_hang"], [[1]], [*HANG, "code"]
+        4, "rank files", "titan", ["collective_mismatch", "nccl_hang"], [[0, 1], [1]], [*HANG, "code"]
     ),
     "kernel_of_one_runs_on": Scenario(4, "rank files", "megatron", ["nccl_hang"], [[1], []], HANG),
     "falls_back_to_defaults": Scenario(2, "rank files", "plain", [], [[]], ["none"]),

@@ -74,7 +74,11 @@ def test_every_pattern_has_a_class() -> None:
         ("{fact: CudaOom}", "{fact: CudaOm}", "no fact type 'CudaOm'; did you mean 'CudaOom'?"),
         ("{fact: CudaOom}", "{fact: CudaOom, tried: [1]}", "CudaOom has no field 'tried'"),
         ("{fact: CudaOom}", "{phrase: '(unclosed'}", "not a regular expression"),
-        ("{fact: CudaOom}", "{fact: CudaOom, phrase: a}", "exactly one of fact, stamped, phrase and verdict"),
+        (
+            "{fact: CudaOom}",
+            "{fact: CudaOom, phrase: a}",
+            "exactly one of fact, stamped, phrase, verdict, errno, http and grpc",
+        ),
         ("  SIGKILL: killed\n", "  SIGKILL: kiled\n", "'kiled' is none of"),
         ("  - name: time_limit\n", "  - name: preempted\n", "already"),
         ("  OOMKilled: memory_kill\n", "  OOMKilled: memory_kill\n  OOMKilled: killed\n", "given twice"),

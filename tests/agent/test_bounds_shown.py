@@ -11,12 +11,12 @@ import pytest
 
 from tracecore.agent.component import Setting
 from tracecore.agent.extensions.file_storage import FileStorageExtension
-from tracecore.agent.processors.numbers import Numbers
+from tracecore.agent.processors.numbers import EngineNumbers
 from tracecore.agent.receivers.filelog import COUNTED
 from tracecore.agent.telemetry import Meter
 from tracecore.engine.engine import EngineStats
 from tracecore.signals.storage.file_storage import FileStorageConfig
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
@@ -57,7 +57,7 @@ def test_bounds_of_files_are_shown(agent: Start, tmp_path: Path, wait_for: Wait)
 def test_bounds_of_the_engine_are_shown(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("tracecore").propagate = True
     meter, stats = Meter("processor", "patterndetector"), EngineStats()
-    numbers = Numbers(meter, stats, [])
+    numbers = EngineNumbers(meter, stats, [])
     assert meter.events["evicted_windows"] == meter.events["beyond_horizon"] == 0
     stats.evicted_windows, stats.beyond_horizon = 2, 3
     numbers.update()
@@ -77,7 +77,7 @@ def test_a_storage_that_cannot_be_rewritten_is_shown(
     store = one.client("x")
 
     def full(self: Journal) -> None:
-        raise StorageError("no room")
+        raise JournalError("no room")
 
     monkeypatch.setattr(Journal, "compact", full)
     store.set("key", bytes(4 << 20))

@@ -15,7 +15,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
 from tracecore.agent.processors.patterndetector.options import Progress
-from tracecore.agent.processors.patterndetector.stalls import Stalls
+from tracecore.agent.processors.patterndetector.stalls import StallBridge
 from tracecore.agent.telemetry import Meter
 from tracecore.facts.training import Progress as ProgressFact
 from tracecore.signals.record import Source
@@ -207,7 +207,7 @@ def reports(count: int, phase: str | None = None) -> list[ProgressFact]:
 
 def stalled(settings: Progress, facts: list[ProgressFact], seconds: int) -> list[float]:
     """How long stalls were when they were stated."""
-    stalls = Stalls(settings)
+    stalls = StallBridge(settings)
     found = stalls.tick(facts, facts[-1].time)
     for second in range(10, seconds + 1, 10):
         found += stalls.tick((), facts[-1].time + second * SECOND)

@@ -13,7 +13,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.processors.jobattributes import JobAttributes, Options
 from tracecore.agent.telemetry import Meter
-from tracecore.signals.processes.writers import Process
+from tracecore.signals.processes.writers import WritingProcess
 
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
@@ -68,11 +68,11 @@ def test_facts_of_a_plain_machine_name_job_rank_and_attempt(agent: Start, tmp_pa
             process.wait()
 
 
-def made(found: dict[str, Process], clock: list[int], asked: list[set[str]]) -> tuple[JobAttributes, Meter]:
+def made(found: dict[str, WritingProcess], clock: list[int], asked: list[set[str]]) -> tuple[JobAttributes, Meter]:
     meter = Meter("processor", "jobattributes")
     setting = Setting("jobattributes", meter, lambda: clock[0], {}.__getitem__, Path(), lambda: (True, {}))
 
-    def find(paths: set[str]) -> tuple[dict[str, Process], bool]:
+    def find(paths: set[str]) -> tuple[dict[str, WritingProcess], bool]:
         asked.append(paths)
         return {path: found[path] for path in paths if path in found}, True
 
@@ -85,8 +85,8 @@ def batch(*paths: str, **resource: Any) -> Batch:
     return Batch("logs", {"resource_logs": [entry]})
 
 
-def process(pid: int, **environment: str) -> Process:
-    return Process(pid, environment, "", "python", "1")
+def process(pid: int, **environment: str) -> WritingProcess:
+    return WritingProcess(pid, environment, "", "python", "1")
 
 
 def test_records_of_several_files_are_told_apart_and_files_are_asked_about_now_and_then() -> None:

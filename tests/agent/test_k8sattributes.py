@@ -17,7 +17,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.processors.k8sattributes import K8sAttributes
 from tracecore.agent.processors.k8sattributes_options import Association, AssociationSource, Options
-from tracecore.agent.processors.podfields import Annotation, Extract, Field
+from tracecore.agent.processors.podfields import Annotation, Extract, PodLabel
 from tracecore.agent.telemetry import Meter
 
 Wait = Callable[..., Any]
@@ -115,7 +115,10 @@ def test_a_resource_gets_what_the_api_knows_and_keeps_what_it_has(cluster: Clust
             "container.image.name",
             "container.image.tag",
         ),
-        labels=[Field(tag_name="app", key="app.kubernetes.io/name"), Field(key_regex="te(.*)", tag_name="label.$1")],
+        labels=[
+            PodLabel(tag_name="app", key="app.kubernetes.io/name"),
+            PodLabel(key_regex="te(.*)", tag_name="label.$1"),
+        ],
         annotations=[Annotation(tag_name="gpu.id", key="nvidia.com/gpu-bus")],
     )
     processor, _ = made(extract=extract, wait_for_metadata=True)

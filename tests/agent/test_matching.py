@@ -108,7 +108,7 @@ ALL = ["step 1", "GET /healthz", "no level", "other"]
     ],
 )
 def test_filter(values: dict[str, Any], kept: list[str]) -> None:
-    assert bodies(filter.Filter(options(filter.Options, values), setting()).process(logs())) == kept
+    assert bodies(filter.FilterProcessor(options(filter.Options, values), setting()).process(logs())) == kept
 
 
 def metrics() -> Batch:
@@ -128,7 +128,7 @@ def metrics() -> Batch:
     ],
 )
 def test_filter_of_metrics(values: dict[str, Any], left: int) -> None:
-    (batch,) = filter.Filter(options(filter.Options, values), setting()).process(metrics())
+    (batch,) = filter.FilterProcessor(options(filter.Options, values), setting()).process(metrics())
     assert batch.count == left
 
 

@@ -13,7 +13,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.processors import batch as batching
 from tracecore.agent.processors import memory_limiter, rankjoin
 from tracecore.agent.processors.actions import Action, compile_actions
-from tracecore.agent.processors.filter import Filter, Logs, Metrics
+from tracecore.agent.processors.filter import FilterProcessor, Logs, Metrics
 from tracecore.agent.processors.filter import Options as FilterOptions
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.otlp import encoding
@@ -160,7 +160,7 @@ def test_too_many_waiting_records_go_on() -> None:
 def test_what_is_filtered_is_counted_and_an_empty_batch_is_done() -> None:
     done: list[int] = []
     where = setting()
-    one = Filter(FilterOptions(logs=Logs(log_record=['IsMatch(body, "^a")'])), where)
+    one = FilterProcessor(FilterOptions(logs=Logs(log_record=['IsMatch(body, "^a")'])), where)
     (out,) = one.process(logs(["a1", "b", "a2"]))
     assert bodies(out) == ["b"]
     assert list(one.process(logs(["a"], (Ack(lambda: done.append(1)),)))) == []
@@ -171,7 +171,7 @@ def test_points_are_filtered_and_a_metric_without_points_goes() -> None:
     points = [{"attributes": {"gpu": "0"}, "as_int": 1}, {"attributes": {"gpu": "1"}, "as_int": 2}]
     metrics = [{"name": "m", "gauge": {"data_points": points}}, {"name": "n", "gauge": {"data_points": points[:1]}}]
     batch = Batch("metrics", {"resource_metrics": [{"resource": {}, "scope_metrics": [{"metrics": metrics}]}]})
-    one = Filter(FilterOptions(metrics=Metrics(datapoint=['attributes["gpu"] == "0"'])), setting())
+    one = FilterProcessor(FilterOptions(metrics=Metrics(datapoint=['attributes["gpu"] == "0"'])), setting())
     (out,) = one.process(batch)
     left = out.view()["resource_metrics"][0]["scope_metrics"][0]["metrics"]
     assert [(m["name"], [p["as_int"] for p in m["gauge"]["data_points"]]) for m in left] == [("m", [2])]

@@ -23,11 +23,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.sending import Retry, Sender
+from tracecore.agent.exporters.sending import RetryLater, Sender
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.otlp.responses import success
 from tracecore.signals.otlp.services import METHODS
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
@@ -401,11 +401,11 @@ def test_what_could_not_be_stored_and_not_be_sent_is_said_at_the_end(tmp_path: P
     class Full(Journal):
         def set(self, key: str, value: bytes) -> None:
             if full:
-                raise StorageError("no room")
+                raise JournalError("no room")
             super().set(key, value)
 
     def busy(batch: Batch) -> None:
-        raise Retry("not now")
+        raise RetryLater("not now")
 
     meter, store = Meter("exporter", "otlp"), Full(tmp_path / "store")
     extension = SimpleNamespace(client=lambda name: store)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.archive.comparison import Comparison, compare
+from tracecore.archive.comparison import RunComparison, compare
 
 
 def incident(ident: str = "i", root: str | None = "nccl_hang", **more: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def incident(ident: str = "i", root: str | None = "nccl_hang", **more: Any) -> d
 def test_kinds_of_change(before: list[Any], now: list[Any], kind: str, serious: bool) -> None:
     (change,) = compare("b", {"incidents": before}, {"incidents": now})
     assert change.kind == kind
-    found = Comparison()
+    found = RunComparison()
     found.add("b", {"incidents": before}, {"incidents": now})
     assert found.serious is serious
     assert found.incidents == {kind: 1}
@@ -45,7 +45,7 @@ def test_kinds_of_change(before: list[Any], now: list[Any], kind: str, serious: 
 
 
 def test_what_differs_beside_incidents_is_no_incident() -> None:
-    found = Comparison()
+    found = RunComparison()
     found.add("b", {"incidents": [], "notes": []}, {"incidents": [], "notes": ["new"]})
     assert found.incidents == {}
     assert not found.serious

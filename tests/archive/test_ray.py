@@ -19,7 +19,7 @@ import pytest
 
 from tracecore.archive.dataset import Archive
 from tracecore.archive.ray_workers import RayWorkers
-from tracecore.archive.running import Summary, diagnose_all
+from tracecore.archive.running import RunSummary, diagnose_all
 from tracecore.archive.tasks import TaskLimits
 from tracecore.diagnose.offline import diagnose
 
@@ -100,7 +100,7 @@ def test_a_node_killed_in_the_middle_loses_and_doubles_nothing(cluster: Any, bun
     given = sorted(str(path) for path in bundles.iterdir())
     moments = sorted(random.Random(SEED).sample(range(1, len(given) - 20), 2))
 
-    def kill(summary: Summary) -> None:
+    def kill(summary: RunSummary) -> None:
         """Kill the older node whenever a moment has come; its tasks are under way then."""
         if moments and summary.done >= moments[0]:
             moments.pop(0)

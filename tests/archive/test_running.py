@@ -179,6 +179,8 @@ def test_hostile_and_broken_bundles_end_nothing(tmp_path: Path, inline: Callable
     assert not any("root:" in str(document) for document in documents(archive).values())
 
 
+# The alarm can strike between the opening of a file and the `with` that would close it; the collector closes it then.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_limits_of_a_task_are_outcomes() -> None:
     task = Diagnose(str(INCIDENTS / NAMES[0]), "")
     outcome = perform(task, TaskLimits(seconds=0.001))

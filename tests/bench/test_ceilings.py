@@ -15,6 +15,7 @@ from bench.__main__ import main  # noqa: E402
 from bench.ceilings import Ceiling, failures, read  # noqa: E402
 
 from bench import Measurement  # noqa: E402
+from tracecore.patterns import PATTERNS  # noqa: E402
 
 
 def test_a_measurement_above_below_or_risen_fails() -> None:
@@ -37,4 +38,8 @@ def test_lowering_a_baseline_makes_the_run_fail(what: str, tmp_path: Path, monke
     path = tmp_path / "ceilings.json"
     path.write_bytes(msgspec.json.encode(lowered))
     monkeypatch.setattr("bench.__main__.read", lambda: read(path))
+    # One of the detectors is measured, so that nothing else can fail the run.
+    monkeypatch.setattr("bench.detectors.PATTERNS", [kind for kind in PATTERNS if kind.name == "hbm_ecc"])
     assert main(["detectors"]) == 1
+    monkeypatch.setattr("bench.__main__.read", read)
+    assert main(["detectors"]) == 0

@@ -47,14 +47,18 @@ def test_nobody_is_exempt_without_need() -> None:
 def test_detectors_stay_under_both_ceilings(name: str, pattern: str, window: Shape, verdicts: int) -> None:
     facts = window(EVENTS)
     assert len(facts) == EVENTS
-    # Twice, and the smaller one: what is made once for a process is not the detector's.
-    both = [allocations(KINDS[pattern](), facts, verdicts) for _ in range(2)]
-    counted = dict(zip(("allocations", "bytes"), map(min, *both), strict=True))
     committed = ceilings.read()
-    for what, value in counted.items():
-        ceiling = committed[f"detectors.{name}.{what}"]
-        assert value <= (ceiling.most or 0), what
-        assert value <= (ceiling.baseline or 0) * ceilings.RISE, what
+    for last in (False, True):
+        counted = dict(zip(("allocations", "bytes"), allocations(KINDS[pattern](), facts, verdicts), strict=True))
+        over = [what for what, value in counted.items() if value > _most(committed[f"detectors.{name}.{what}"])]
+        # A second time where it is too much: what is made once for a process is not the detector's.
+        assert not (over and last), counted
+        if not over:
+            break
+
+
+def _most(ceiling: ceilings.Ceiling) -> float:
+    return min(ceiling.most or 0, (ceiling.baseline or 0) * ceilings.RISE)
 
 
 def every_shape() -> Iterator[tuple[str, Shape]]:

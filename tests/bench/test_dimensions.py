@@ -16,6 +16,7 @@ from bench.dimensions import DIMENSIONS, MOST, cost, growth, many_files, memory 
 from tracecore.diagnose.offline import diagnose  # noqa: E402
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", DIMENSIONS)
 def test_time_grows_with_the_input(name: str) -> None:
     assert growth(name, cost) < MOST

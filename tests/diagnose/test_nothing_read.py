@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 import tarfile
@@ -65,7 +66,7 @@ def _cut_archive(at: Path) -> Path:
     with tarfile.open(fileobj=whole, mode="w:gz") as tar:
         info = tarfile.TarInfo("rank0.log")
         info.size = 1 << 20
-        tar.addfile(info, io.BytesIO(os.urandom(1 << 20)))
+        tar.addfile(info, io.BytesIO(random.Random(9).randbytes(1 << 20)))
     (at / "bundle.tar.gz").write_bytes(whole.getvalue()[:200])
     return at / "bundle.tar.gz"
 
@@ -141,8 +142,8 @@ def test_a_bomb_beside_good_files_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_cut_log_is_read_to_its_last_line(tmp_path: Path) -> None:
-    noise = b"".join(b"step %d %s\n" % (n, os.urandom(8).hex().encode()) for n in range(60_000))
-    whole = gzip.compress(noise + CRASH) + gzip.compress(os.urandom(90_000))
+    noise = b"".join(b"step %d %s\n" % (n, random.Random(n).randbytes(8).hex().encode()) for n in range(60_000))
+    whole = gzip.compress(noise + CRASH) + gzip.compress(random.Random(7).randbytes(90_000))
     (tmp_path / "rank0.log.gz").write_bytes(whole[:-50_000])
     found = document(tmp_path)
     assert found["status"] == "incident"
@@ -155,7 +156,7 @@ def test_what_is_left_of_a_cut_log_is_read_to_its_last_line(tmp_path: Path) -> N
 def test_what_is_left_of_a_cut_archive_is_read(tmp_path: Path) -> None:
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:gz") as tar:
-        for name, data in (("rank0.log", CRASH), ("rank1.log", os.urandom(1 << 20).hex().encode())):
+        for name, data in (("rank0.log", CRASH), ("rank1.log", random.Random(7).randbytes(1 << 20).hex().encode())):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
@@ -167,6 +168,6 @@ def test_what_is_left_of_a_cut_archive_is_read(tmp_path: Path) -> None:
 
 def test_a_clean_answer_says_what_it_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_bytes(b"step 1 loss 2.0\nstep 2 loss 1.9\n")
-    (tmp_path / "rank1.log.gz").write_bytes(b"\x1f\x8b\x08\x00" + os.urandom(400))
+    (tmp_path / "rank1.log.gz").write_bytes(b"\x1f\x8b\x08\x00" + random.Random(7).randbytes(400))
     first = run(str(tmp_path)).stdout.partition("\n\n")[0]
     assert "1 file could not be read" in " ".join(first.split())

@@ -31,7 +31,30 @@ COMPLAINTS = [
     "launcher: worker 3 exited with exit code 4",
     'exec: "train": executable file not found in $PATH',
     "403 Client Error. (Request ID: Root=1-6629a4c2)",
+    "Error in xgb.train(params, dtrain) : the labels are not numbers",
+    "ERROR: LoadError: shard 4 cannot be read",
+    "The replica worker 2 exited with a non-zero status of 1. It was run with verbose=False, debug=False",
+    "n1: Test NCCL failure common.cu.cpp:775 'unhandled error (run with NCCL_DEBUG=INFO for details)'",
+    "[14:49:15] rpc/tcp_socket.cc:76: Failed bind on 10.1.0.4:34567 , error: Success",
+    "Error when constructing operator: readers__Webdataset encountered:",
+    '[/opt/dali/loader.h:223] Assert on "num_shards_ > shard_id_" failed',
+    "run.pl: job failed, log is in exp/log/train.1.3.log",
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
 ]
+#: The stack of a Go program below its last words.
+STACK = """
+goroutine 1 [running]:
+main.(*plugins).Get(0xc00011c278)
+        /build/cmd/plugin/mig.go:57 +0x1a5
+github.com/urfave/cli/v2.(*App).Run(...)
+        /build/vendor/github.com/urfave/cli/v2/app.go:224
+created by main.main in goroutine 1
+exit status 2
+"""
+STALLED = (
+    "WARNING: One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are "
+    "waiting for remainder of ranks for more than 60 seconds. Stalled ops: allreduce.conv1 [ready ranks: 5, 1]\n"
+)
 
 
 def answer(folder: Path, **files: str) -> Diagnosis:
@@ -66,6 +89,7 @@ def test_a_log_that_ends_with_a_complaint_crashed(line: str, tmp_path: Path) -> 
         "mpirun was unable to find the requested btl\nOpen MPI uses tcp\nrank count 8\n",
         "E0000 00:00:1731.1 1234 cuda_dnn.cc:8310] Unable to register cuDNN factory: one has already been registered\n",
         "Failed to load image Python extension: libjpeg.so.9: cannot open shared object file\nresults in /out\n",
+        "Lost worker 3 on node 2\nits task was given to worker 4\n",
         "fatal: not a git repository (or any of the parent directories): .git\n",
     ],
 )
@@ -78,6 +102,12 @@ def test_what_follows_from_the_end_does_not_hide_the_complaint(tmp_path: Path) -
     said = answer(tmp_path, train=f"{STEPS}{COMPLAINTS[0]}\n{after}")
     assert root(said) == "worker_crash"
     assert COMPLAINTS[0][:40] in said.incidents[0].headline
+
+
+def test_a_stack_below_the_complaint_does_not_hide_it(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{STEPS}panic: send on closed channel\n{STACK}")
+    assert root(said) == "worker_crash"
+    assert "panic: send on closed channel" in said.incidents[0].headline
 
 
 @pytest.mark.parametrize("line", COMPLAINTS)
@@ -102,11 +132,25 @@ def test_lines_far_below_it_say_the_same(line: str, tmp_path: Path) -> None:
         "host:1:2 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
         "(autoscaler +1m2s) Error: No available node types can fulfill resource request {'GPU': 8.0}",
         "if error: raise ValueError(error)",
+        "process failed health probe once, probe ok now",
+        'Assert on "fast path" disabled',
+        "2 jobs failed, 30 succeeded",
+        "distributed.nanny - WARNING - Worker process 50 was killed by signal 15",
         "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f25 in /opt/torch/lib/libc10.so)",
     ],
 )
 def test_what_is_no_complaint(line: str, tmp_path: Path) -> None:
     assert root(answer(tmp_path, train=f"{STEPS}{line}\n")) is None
+
+
+def test_a_watchdog_that_was_stuck_itself_is_a_hang_without_a_culprit(tmp_path: Path) -> None:
+    line = "[rank0]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 600 seconds\n"
+    said = answer(tmp_path, train=STEPS + line)
+    assert root(said) == "nccl_hang"
+    incident = said.incidents[0]
+    assert incident.suspects.ranks == ()
+    assert "hangs in a CUDA or NCCL call (the watchdog itself was stuck)" in incident.headline
+    assert "Compare the logs of the other ranks" in incident.advice
 
 
 def test_a_run_that_ended_well_is_not_looked_at_again(tmp_path: Path) -> None:
@@ -132,6 +176,28 @@ def test_one_rank_that_gave_up_is_a_hang_without_a_culprit(tmp_path: Path) -> No
     assert root(said) == "nccl_hang"
     assert said.incidents[0].suspects.ranks == ()
     assert "whom it waits for" in said.incidents[0].headline
+
+
+def test_ranks_that_nobody_names_hang(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{STEPS}{STALLED}")
+    assert root(said) == "nccl_hang"
+    assert said.incidents[0].suspects.ranks == ()
+    assert "which, or whom they wait for" in said.incidents[0].headline
+    assert "with this one" in said.document()["incidents"][0]["remediation"]
+
+
+def test_a_wait_that_ended_is_no_hang(tmp_path: Path) -> None:
+    assert root(answer(tmp_path, train=f"step 0 loss 3.2\n{STALLED}{STEPS}")) is None
+
+
+def test_two_complaints_in_a_row_are_not_ordinary_lines(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{STEPS}{COMPLAINTS[-4]}\n{COMPLAINTS[-3]}\n")
+    assert COMPLAINTS[-4] in said.incidents[0].headline
+
+
+def test_who_only_passes_a_failure_on_has_no_class(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{STEPS}{COMPLAINTS[-1]}\n")
+    assert said.incidents[0].failure["class"] == "unknown"
 
 
 def test_gradients_that_stay_not_finite_at_the_end_diverged(tmp_path: Path) -> None:
@@ -184,3 +250,36 @@ def test_a_kernel_log_without_host_names(tmp_path: Path) -> None:
 def test_an_abort_without_a_rank_after_a_watchdog_is_no_crash_of_its_own(tmp_path: Path) -> None:
     said = answer(tmp_path, train=f"{WATCHDOG.format(4)}Fatal Python error: Aborted\n\nThread 0x00007eff6f28b740:\n")
     assert root(said) == "nccl_hang"
+
+
+ROOT_ENTRY = """Root Cause (first observed failure):
+[0]:
+  time      : 2024-03-05_07:01:51
+  host      : node1
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 69811)
+  error_file: <N/A>
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        (f"train.py FAILED\n------\nFailures:\n{ROOT_ENTRY.replace('[0]', '[1]')}======\n", (0,)),
+        ("mpirun noticed that process rank 0 with PID 26987 on node n1 exited on signal 6 (Aborted).\n", (0,)),
+        ("MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n", (2,)),
+        (f"rank 0 {STEPS}mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).\n", ()),
+    ],
+)
+def test_the_rank_that_a_launcher_names(text: str, ranks: tuple[int, ...], tmp_path: Path) -> None:
+    said = answer(tmp_path, train=text)
+    assert root(said) == "worker_crash"
+    assert said.incidents[0].suspects.ranks == ranks
+
+
+def test_what_was_thrown_says_more_than_the_abort(tmp_path: Path) -> None:
+    thrown = "terminate called after throwing an instance of 'ps::Error'\n  what():  Check failed: sizes differ\n"
+    ended = "mpirun noticed that process rank 3 with PID 7 on node n1 exited on signal 6 (Aborted).\n"
+    said = answer(tmp_path, train=f"{thrown}{ended}")
+    assert "Rank 3 raised ps::Error" in said.incidents[0].headline
+    assert said.incidents[0].suspects.ranks == (3,)

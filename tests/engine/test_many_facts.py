@@ -252,6 +252,39 @@ def test_a_window_that_waits_is_evaluated_at_the_end() -> None:
     assert len(engine.close(at(50.04))) == 1
 
 
+def idle() -> Engine:
+    """Return an engine whose small window waits because facts have changed nothing for a while."""
+    engine = Engine([FirePattern()])
+    engine.add([smoke(0)])
+    for second in range(40):
+        engine.add([spark(second + 0.5)])
+        engine.advance(at(second + 0.6))
+    return engine
+
+
+def test_a_small_window_that_waits_is_looked_at_only_when_its_timer_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, looked = idle(), []
+    monkeypatch.setattr("tracecore.engine.engine._pause", lambda window: looked.append(window) or _pause(window))
+    for tick in range(1, 50):
+        engine.advance(at(39.6 + tick / 100))
+    assert looked == []
+
+
+def test_a_trigger_reaches_a_small_window_that_waits_at_once() -> None:
+    engine = idle()
+    engine.add([smoke(39.7)])
+    before = engine.stats.evaluations
+    assert engine.advance(at(39.7))
+    assert engine.stats.evaluations == before + 1
+
+
+def test_the_end_reaches_a_small_window_that_waits() -> None:
+    engine = idle()
+    before = engine.stats.evaluations
+    engine.close(at(39.7))
+    assert engine.stats.evaluations == before + 1
+
+
 def test_a_fact_at_the_lateness_bound_counts_however_large_the_window() -> None:
     engine = Engine([FirePattern()])
     engine.add([spark(0)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.jobs import DETAILS, LEFT, LONE, NEWS, REJUDGE, JobState, JobTable, LiveLimits
 from tracecore.incidents.lifecycle import REFRESH, Life
+from tracecore.incidents.live import LiveIncidents
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
 
@@ -310,11 +313,34 @@ def test_a_fact_belongs_to_the_job_it_names_else_to_those_where_it_was_seen() ->
     assert owners(jobs, xid(9, "n1", pod="ml/other")) == {f"{STRANGER}ml/other"}
 
 
-@pytest.mark.parametrize(("whole", "owner"), [(True, "a"), (False, f"{LONE}n9")])
-def test_what_names_no_job_is_of_the_only_one_where_all_facts_come_here(whole: bool, owner: str) -> None:
+@pytest.mark.parametrize(
+    ("whole", "where", "node", "owner"),
+    [
+        (True, "", "n9", "a"),
+        (True, "", "", "a"),
+        (True, "n1", "", "a"),
+        # It runs on n1; whoever runs on n9 may not have been heard yet.
+        (True, "n1", "n9", f"{LONE}n9"),
+        (False, "", "n9", f"{LONE}n9"),
+        (False, "", "", ""),
+    ],
+)
+def test_what_names_no_job_is_of_the_only_one_unless_it_runs_elsewhere(
+    whole: bool, where: str, node: str, owner: str
+) -> None:
     jobs = table(whole)
-    jobs.take(step(1, job="a", node="n1"))
-    assert owners(jobs, xid(2, "n9")) == {owner}
+    jobs.take(step(1, job="a", node=where))
+    assert owners(jobs, xid(2, node)) == {owner}
+
+
+@pytest.mark.parametrize("order", range(6))
+def test_the_order_of_facts_gives_no_job_a_node_of_another(order: int) -> None:
+    jobs = table()
+    facts = [step(1, job="a", node="n1"), xid(2, "n2"), step(3, job="b", node="n2")]
+    for fact in [*itertools.permutations(facts)][order]:
+        jobs.take(fact)
+    assert owners(jobs, xid(4, "n2")) == {"b"}
+    assert jobs.get("a").places == {"n1"}
 
 
 @pytest.mark.parametrize(("second", "here"), [(LEFT, {"a", "b"}), (LEFT + 1, {"b"})])
@@ -548,3 +574,25 @@ def test_a_forgotten_job_is_not_counted_among_those_with_a_name() -> None:
     jobs.take(step(1, job="a"))
     jobs.get("b")
     assert owners(jobs, xid(2, "n1")) == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "incidents", "needed"),
+    [
+        ("a", {}, []),
+        ("", {}, ["first"]),
+        ("a", {"i": 1}, ["first", "progress", "fact", "evidence"]),
+        ("", {"i": 1}, ["first", "first", "progress", "fact", "evidence"]),
+    ],
+)
+def test_a_restart_needs_the_facts_of_incidents_and_the_first_of_nameless_runs(
+    name: str, incidents: dict[str, Any], needed: list[str]
+) -> None:
+    verdict = SimpleNamespace(verdict=SimpleNamespace(evidence=lambda: ["evidence"]))
+    job = SimpleNamespace(
+        name=name, incidents=incidents, first={0: "first"}, progress={0: "progress"}, facts={0: "fact"},
+        verdicts={"v": verdict},
+    )  # fmt: skip
+    live: Any = LiveIncidents()
+    live._jobs = [job]
+    assert list(live.needed()) == needed

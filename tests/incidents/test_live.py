@@ -17,7 +17,7 @@ from tracecore.diagnose.offline import PATIENCE, diagnose
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import Xid
+from tracecore.facts.gpu import AerError, Xid
 from tracecore.facts.host import Heartbeat, HostEvent, SlurmState
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
@@ -719,17 +719,25 @@ def test_a_pod_of_another_workload_is_not_the_job_on_its_node() -> None:
 
 
 def test_an_event_of_a_machine_is_told_only_where_the_job_does_not_go_on() -> None:
-    xid = Xid(time=T0 + 8 * SECOND, source=Source("kmsg", ident="x"), node="n1", gpu="0000:3b:00.0", code=63)
+    bad = AerError(time=T0 + 8 * SECOND, source=Source("kmsg", ident="x"), node="n1", severity="fatal")
     well = Story()
-    well.at(10, *of_job("a", "n1", steps(1, 2)), xid)
+    well.at(10, *of_job("a", "n1", steps(1, 2)), bad)
     well.at(25)
     well.at(40, *of_job("a", "n1", steps(39)))
     well.at(200, *of_job("a", "n1", steps(199)))
     assert well.told == []
     ill = Story()
-    ill.at(10, *of_job("a", "n1", steps(1, 2)), xid)
+    ill.at(10, *of_job("a", "n1", steps(1, 2)), bad)
     assert ill.at(60) == []
     assert len(ill.at(81)) == 1
+
+
+@pytest.mark.parametrize(("code", "told"), [(45, 0), (63, 0), (154, 0), (31, 1), (74, 1), (145, 1), (999, 1)])
+def test_an_xid_is_told_where_steps_stop_unless_it_only_informs(code: int, told: int) -> None:
+    story = Story()
+    xid = Xid(time=T0 + 8 * SECOND, source=Source("kmsg", ident="x"), node="n1", gpu="0000:3b:00.0", code=code)
+    story.at(10, *of_job("a", "n1", steps(1, 2)), xid)
+    assert [len(story.at(second)) for second in (60, 81, 200, 400)] == [0, told, 0, 0]
 
 
 def test_what_the_kernel_of_a_node_without_a_job_says_of_storage_makes_no_job() -> None:

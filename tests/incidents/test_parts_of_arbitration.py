@@ -231,6 +231,8 @@ def dead(kind: type[Fact] = ExitStatus, **fields: Any) -> Any:
         ([xid(1)], [touch(name="cuda_oom")], None, False),
         ([xid(1, rank=1)], [touch(name="cuda_oom")], {}, False),
         ([xid(1, job="a")], [touch(name="cuda_oom")], {}, False),
+        ([xid(1, job="a"), xid(2)], [touch(name="cuda_oom")], {}, False),
+        ([xid(1), xid(2, rank=1)], [touch(name="cuda_oom")], {}, False),
         ([seen(1)], [touch(name="cuda_oom")], {}, False),
         ([xid(1), seen(1)], [touch(name="cuda_oom")], {}, False),
         ([xid(1, pod="p")], [touch(name="cuda_oom")], {"places": {"p": {1}}}, False),

@@ -13,6 +13,7 @@ import pytest
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.storage import StorageError
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
 from tracecore.incidents.precedence import FATAL, MACHINE, ORDER, RULES, SLACK, Rule, explanation
@@ -216,6 +217,10 @@ def collectives() -> Iterator[Case]:
         yield from pairs(
             mismatch, ("nccl_hang",), reason, (about(90),), (about(20),), cause_fields=at("0", 7), effect_fields=hung
         )
+    saving = "ranks called different collectives, so those that save wait in vain for the others"
+    yield from pairs(mismatch, ("checkpointer_hang",), saving, (about(90),), (about(20),))
+    broken = StorageError(time=T0 + 20 * SECOND, source=place("b.log"), error="eio")
+    yield from pairs(mismatch, ("checkpointer_hang",), None, (about(90),), (broken,))
     gave_up = "the collectives did not match, and the library gave up"
     yield from pairs(mismatch, crash, gave_up, (about(90),), (watchdog(20, 1),))
     dist_error = {"effect_fields": {"exception__type": "DistBackendError"}}

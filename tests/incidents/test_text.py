@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
 
 from tracecore.diagnose.offline import diagnose
+from tracecore.incidents.coverage import PART
 from tracecore.incidents.page import page
-from tracecore.incidents.text import WIDTH, report
+from tracecore.incidents.text import WIDTH, report, where
+from tracecore.patterns.contract import Suspects
+from tracecore.signals.record import Source
 
 
 def test_quoted_lines_are_broken_between_words(tmp_path: Path) -> None:
@@ -57,3 +65,76 @@ def test_its_last_lines_are_found_by_their_label(tmp_path: Path) -> None:
     said = report(diagnose([tmp_path])).splitlines()
     at = said.index(f"    | {WORD}")
     assert said[at - 1] == "    | step 8 loss 2.0"
+
+
+@pytest.mark.parametrize(
+    ("stamps", "head"),
+    [
+        (("", ""), "Order (these lines have no times)"),
+        (("2026-10-03 04:12:01 ", "2026-10-03 04:12:05 "), "Timeline (2026-10-03, "),
+        (("2026-10-03 04:12:01 ", "2026-10-04 04:12:05 "), "Timeline ("),
+    ],
+)
+def test_what_happened_is_listed_in_order(tmp_path: Path, stamps: tuple[str, str], head: str) -> None:
+    for rank, (stamp, said) in enumerate(zip(stamps, (WORD, LOST), strict=True)):
+        raised = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n'
+        (tmp_path / f"rank{rank}.log").write_text(f"{stamp}step 1 loss 2.0\n{raised}RuntimeError: {said}\n")
+    lines = report(diagnose([tmp_path])).splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith(head)]
+    assert lines[at - 1] == ""
+    days = {line.strip() for line in lines[at:]} & {"2026-10-03", "2026-10-04"}
+    assert len(days) == (2 if head == "Timeline (" else 0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 8, 9, 10])
+def test_files_that_were_not_read_are_named(tmp_path: Path, number: int) -> None:
+    log = tmp_path / "out.log"
+    log.write_text("RuntimeError: x\n")
+    reasons = ("no text", f"{PART}too long", "duplicate of another")
+    skipped = [{"path": f"f{n}.log", "reason": reasons[n % 2]} for n in range(number)]
+    diagnosis = diagnose([log])
+    skipped.append({"path": "copy.log", "reason": reasons[2]})
+    said = report(msgspec.structs.replace(diagnosis, coverage={**diagnosis.coverage, "skipped": skipped}))
+    shown = ["Not read: f%d.log: no text", "Read in part: f%d.log: too long"]
+    assert [line for line in said.splitlines() if "read: f" in line.lower() or "part: f" in line] == [
+        shown[n % 2] % n for n in range(min(number, 8))
+    ]
+    more = {9: "and 1 more file not read; -o json lists them", 10: "and 2 more files not read; -o json lists them"}
+    assert [line for line in said.splitlines() if "-o json lists" in line] == ([more[number]] if number in more else [])
+
+
+def said_in(path: str, rank: int | None = None, line: int = 1, layer: str = "stdout") -> Any:
+    return SimpleNamespace(source=Source(path, 0, line), rank=rank, layer=layer)
+
+
+NODES = tuple(f"n{number}" for number in range(6))
+NOBODY = "no rank, node or GPU in particular"
+
+
+@pytest.mark.parametrize(
+    ("suspects", "everybody", "role", "evidence", "words"),
+    [
+        ({"ranks": (3,)}, (), "cause", [], "rank 3"),
+        ({"ranks": (3, 5)}, (), "cause", [], "ranks 3, 5"),
+        ({"gpus": ("g1",), "nodes": ("n1", "n2"), "pods": ("p1",)}, (), "cause", [], "GPU g1, nodes n1, n2, pod p1"),
+        ({"nodes": NODES[:4]}, (), "cause", [], "nodes n0, n1, n2, n3"),
+        ({"nodes": NODES[:5]}, (), "cause", [], "nodes n0, n1, n2, n3 and 1 more"),
+        ({"nodes": NODES}, (), "cause", [], "nodes n0, n1, n2, n3 and 2 more"),
+        ({}, (0, 1), "cause", [], "all of ranks 0-1"),
+        ({}, (0,), "cause", [], NOBODY),
+        ({}, (), "cause", [said_in("a.log")], "the process that wrote a.log"),
+        ({}, (), "symptom", [said_in("a.log")], NOBODY),
+        ({}, (), None, [said_in("a.log")], NOBODY),
+        ({}, (), "cause", [said_in("a.log"), said_in("b.log")], NOBODY),
+        ({}, (), "cause", [said_in("a.log"), said_in("b.log", rank=0)], "the process that wrote b.log"),
+        ({}, (), "cause", [said_in("a.log"), said_in("b.log", line=0)], "the process that wrote a.log"),
+        ({}, (), "cause", [said_in("a.log"), said_in("b.log", layer="kernel")], "the process that wrote a.log"),
+    ],
+)
+def test_where_it_happened_is_said_as_exactly_as_it_is_known(
+    suspects: dict[str, Any], everybody: tuple[int, ...], role: str | None, evidence: list[Any], words: str
+) -> None:
+    verdict = SimpleNamespace(role=role, suspects=lambda: Suspects(ranks=everybody))
+    root = None if role is None else SimpleNamespace(verdict=verdict)
+    incident: Any = SimpleNamespace(suspects=Suspects(**suspects), root=root, evidence=evidence)
+    assert where(incident) == words

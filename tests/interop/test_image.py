@@ -50,7 +50,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / name).mkdir(parents=True)
     shutil.copytree(ROOT / "deploy" / "image", place / "src" / "deploy" / "image")
     shutil.copytree(ROOT / "src", place / "src" / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, place / "src")
     done = subprocess.run(["unshare", "--mount", "sh", "-c", BUILD, "build", str(place)],
                           capture_output=True, text=True, check=False)  # fmt: skip

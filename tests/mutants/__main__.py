@@ -39,7 +39,7 @@ FLOOR = 0.90
 #: The size of a sample, and how many of it are at least of one folder.
 NUMBER, LEAST = 120, 12
 #: Seconds of tests for one mutation, as recorded, and seconds until it is given up.
-MOST, LIMIT = 30.0, 240.0
+MOST, LIMIT = 15.0, 240.0
 KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
 
 
@@ -112,7 +112,7 @@ class Sample:
             if seconds > MOST:
                 break
             tests.append(test)
-        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, 30 + 2 * min(seconds, MOST))
+        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, 20 + 2 * min(seconds, MOST))
 
     def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str, tuple[str, bool] | None]]:
         """Yield the trials that ended, their result, and what noticed the mutation unless a signal ended the trial."""
@@ -210,7 +210,9 @@ def main() -> int:
     print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(possible):,} are possible")
     print(f"{len(sample.with_result(EQUIVALENT))} are equivalent, {len(sample.with_result(UNDECIDED))} undecided")
     print(f"{sample.ended} of the noticed ones were ended by a signal, most for their processor time")
-    print("\n".join(["survivors:", *survivors]) if survivors else "no survivors")
+    for result in (UNDECIDED, SURVIVED):
+        found = sample.with_result(result)
+        print("\n".join([f"{result}:", *found]) if found else f"{result}: none")
     return int(share < FLOOR)
 
 

@@ -18,10 +18,11 @@ import pytest
 
 #: Tests that take longer than this are not run for a mutation.
 LONGEST = 8.0
-#: At most so many parameter sets of one test function are recorded, evenly chosen.
-MOST = 40
+#: A table of so many parameter sets is recorded whole: each row may be the only one that reaches an edge. Of a larger
+#: one, which repeats a question for many inputs, so many sets are recorded, evenly chosen.
+WHOLE, MOST = 128, 20
 #: Folders of tests that are recorded, each by a process of its own.
-FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
+FOLDERS = ("patterns", "incidents", "actions", "engine")
 #: Code that tests start as a program of its own, where coverage.py does not see it, and the folder of these tests.
 STARTED = {"src/tracecore/actions/supervisor/": "tests/actions/supervisor/"}
 #: The test that reads constants and defaults, which run at import.
@@ -37,7 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         functions[item.nodeid.partition("[")[0]].append(item)
-    items[:] = [item for group in functions.values() for item in group[:: -(-len(group) // MOST)]]
+    items[:] = [
+        item for group in functions.values() for item in group[:: 1 if len(group) <= WHOLE else -(-len(group) // MOST)]
+    ]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -96,13 +99,14 @@ class Covering:
         for code, tests in STARTED.items():
             if path.startswith(code):
                 found += [t for t in self._known(self._durations) if t.startswith(tests) and t not in found]
+        numbers = [test for test in self._known(self._durations) if test.startswith(NUMBERS)]
         if found:
-            return found
+            return found if all("" not in known.get(line, ()) for line in lines) else [*numbers, *found]
         beside = {name for record in self._records for name in record.measured_files()}
         folder = (self._root / path).parent
         near = [Path(name).relative_to(self._root) for name in sorted(beside) if folder in Path(name).parents]
         all_near = self._known(test for file in near for tests in self._tests(str(file)).values() for test in tests)
-        return [*(test for test in self._known(self._durations) if test.startswith(NUMBERS)), *all_near]
+        return [*numbers, *all_near]
 
     def _tests(self, path: str) -> dict[int, set[str]]:
         if path not in self._lines:

@@ -16,7 +16,7 @@ from tracecore.notify.inhibition import InhibitRule, inhibitor
 from tracecore.notify.intervals import TimeInterval
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels, all_match, parse
-from tracecore.notify.planning import Member, plan
+from tracecore.notify.planning import GroupedIncident, plan
 from tracecore.notify.rendering import BadTemplate, check
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.people import BadMatcher
@@ -216,6 +216,20 @@ time_intervals:
     assert capfd.readouterr().err == "", "RE2 does not write by itself"
 
 
+def test_all_mistakes_of_one_entry_are_told_at_once(tmp_path: Path) -> None:
+    entry = "{to: oncall@example.org, auth_password: secret, require_tls: sometimes, smart_host: mail:25}"
+    with pytest.raises(FileError) as caught:
+        config(tmp_path, f"receivers:\n  - name: a\n    email_configs: [{entry}]\nroute: {{receiver: a}}\n")
+    assert [line.partition("notify.yaml:")[2] for line in str(caught.value).splitlines()] == [
+        "3:21: 'from' is missing",
+        "3:21: 'smarthost' is missing",
+        "3:26: to: Expected `array`, got `str`",
+        "3:61: a secret does not stand in this file: use auth_password_file or ${env:NAME}",
+        "3:82: require_tls: Expected `bool`, got `str`",
+        "3:93: no such key 'smart_host'; did you mean 'smarthost'?",
+    ]
+
+
 def test_a_window_that_no_route_uses_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "notify.yaml"
     windows = "time_intervals: [{name: night, time_intervals: [{weekdays: [sunday]}]}]\n"
@@ -281,8 +295,8 @@ labels:
 ROUTE = Route(path="0", receiver="a", group_by=["job"], group_wait=10, group_interval=100, repeat_interval=1000)
 
 
-def member(**more: Any) -> Member:
-    return Member(**{"id": "i", "joined": 0, "standing": "firing", "digest": "d", **more})
+def member(**more: Any) -> GroupedIncident:
+    return GroupedIncident(**{"id": "i", "joined": 0, "standing": "firing", "digest": "d", **more})
 
 
 @pytest.mark.parametrize(
@@ -299,6 +313,9 @@ def member(**more: Any) -> Member:
         ([member(standing="resolved", told="resolved"), member(id="j", joined=50)], 60, {"sent": 40, "noticed": 40}, "joined", None),
         ([member(told="firing", told_digest="d")], 1009, {"sent": 10, "noticed": 10}, None, 1010),
         ([member(told="firing", told_digest="d")], 1010, {"sent": 10, "noticed": 10}, "repeated", None),
+        # A reminder that is due does not swallow what is new.
+        ([member(told="firing", told_digest="d"), member(id="j", joined=1005)], 1012, {"sent": 10, "noticed": 10}, None, 1015),
+        ([member(told="firing", told_digest="d"), member(id="j", joined=1005)], 1015, {"sent": 10, "noticed": 10}, "joined", None),
         ([member(told="firing", told_digest="d", acknowledged=True)], 5000, {"sent": 10, "noticed": 10}, None, None),
         # Who cannot be edited is not told of an improvement, and of a resolution after the interval.
         ([member(told="firing", told_digest="old")], 60, {"sent": 10, "noticed": 10, "edits": False}, None, 1010),
@@ -307,7 +324,9 @@ def member(**more: Any) -> Member:
         ([member(standing="resolved", told="firing")], 10**10, {"sent": 10, "noticed": 10, "send_resolved": False}, None, None),
     ],
 )  # fmt: skip
-def test_plans(members: list[Member], now: int, more: dict[str, Any], reason: str | None, next: int | None) -> None:
+def test_plans(
+    members: list[GroupedIncident], now: int, more: dict[str, Any], reason: str | None, next: int | None
+) -> None:
     found = plan(members, ROUTE, now, **{"sent": None, "noticed": None, "edits": True, **more})
     assert found.reason == reason
     if reason is None and not any(one.standing == "suppressed" for one in members):

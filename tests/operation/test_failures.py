@@ -19,7 +19,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.extensions.persistence import transient
 from tracecore.agent.processors.k8sattributes import K8sAttributes
 from tracecore.agent.processors.k8sattributes_options import Options as K8sOptions
-from tracecore.agent.processors.podfields import Extract, Field
+from tracecore.agent.processors.podfields import Extract, PodLabel
 from tracecore.agent.receivers.filelog import FileLogReceiver
 from tracecore.agent.receivers.reach import fixed, unreachable
 from tracecore.agent.telemetry import Meter
@@ -226,7 +226,7 @@ def test_too_many_labels_are_said(
     server = peer_kind(200, msgspec.json.encode(listed))
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
-    for labels, many in (([Field(key_regex=".*")], True), ([Field(key="team")], False)):
+    for labels, many in (([PodLabel(key_regex=".*")], True), ([PodLabel(key="team")], False)):
         caplog.clear()
         meter = Meter("processor", "k8sattributes")
         setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, tmp_path, lambda: (True, {}))

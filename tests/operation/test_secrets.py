@@ -24,7 +24,7 @@ from tracecore.cli.components import command as components
 from tracecore.cli.validate import command as validate
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.storage.file_storage import FileStorage, FileStorageConfig
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 ROOT = Path(__file__).resolve().parents[2]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of somebody else")
@@ -139,11 +139,11 @@ def test_a_redirect_is_not_followed_and_carries_no_credentials(peer_kind: Any, t
 def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind: Any, tmp_path: Path) -> None:
     from tracecore.agent.batch import Batch
     from tracecore.agent.exporters.otlp_http import MAX_ANSWER, Options, OtlpHttp
-    from tracecore.agent.exporters.sending import Retry
+    from tracecore.agent.exporters.sending import RetryLater
 
     endpoint = peer_kind(503, b"x" * (MAX_ANSWER + 1000), "text/plain", **{"Retry-After": "99999999999"})
     exporter = OtlpHttp(Options(endpoint=f"http://127.0.0.1:{endpoint.port}"), _setting("exporter", tmp_path))
-    with pytest.raises(Retry) as said:
+    with pytest.raises(RetryLater) as said:
         exporter._send(Batch("logs", {"resource_logs": []}))
     exporter._hang_up()
     endpoint.close()
@@ -155,7 +155,7 @@ def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind:
 def test_an_endpoint_that_answers_a_byte_now_and_then_is_given_up(tmp_path: Path, part: str) -> None:
     from tracecore.agent.batch import Batch
     from tracecore.agent.exporters.otlp_http import Options, OtlpHttp
-    from tracecore.agent.exporters.sending import Retry
+    from tracecore.agent.exporters.sending import RetryLater
 
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -178,7 +178,7 @@ def test_an_endpoint_that_answers_a_byte_now_and_then_is_given_up(tmp_path: Path
         where = f"http://127.0.0.1:{server.getsockname()[1]}"
         exporter = OtlpHttp(Options(endpoint=where, timeout=1_000_000_000), _setting("exporter", tmp_path))
         try:
-            with pytest.raises(Retry):
+            with pytest.raises(RetryLater):
                 exporter._send(Batch("logs", {"resource_logs": []}))
         finally:
             done.set()
@@ -219,7 +219,7 @@ def test_state_is_never_written_through_what_somebody_put_there(tmp_path: Path, 
         place.symlink_to(tmp_path / "made")
     storage = FileStorage(FileStorageConfig(directory=str(state)))
     storage.start()
-    with pytest.raises(StorageError, match=r"link is not followed|not a file of ours"):
+    with pytest.raises(JournalError, match=r"link is not followed|not a file of ours"):
         storage.client("receiver_filelog")
     assert victim.read_text() == "precious"
     assert victim.stat().st_mode & 0o777 == 0o644

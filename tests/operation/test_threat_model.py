@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracecore.agent.processors.blocks import Blocks
-from tracecore.agent.processors.numbers import Numbers
+from tracecore.agent.processors.numbers import EngineNumbers
 from tracecore.agent.processors.patterndetector.detection import LIMITS
 from tracecore.agent.telemetry import Meter
 from tracecore.engine.engine import EngineLimits, EngineStats
@@ -58,7 +58,7 @@ def test_what_detectors_forget_under_a_flood_is_counted() -> None:
     assert LIMITS.total < EngineLimits().total
     assert LIMITS.windows < EngineLimits().windows
     meter, stats = Meter("processor", "patterndetector"), EngineStats()
-    numbers = Numbers(meter, stats, ["cuda_oom"])
+    numbers = EngineNumbers(meter, stats, ["cuda_oom"])
     assert meter.events["facts_evicted"] == 0
     stats.evicted_window, stats.evicted_total, stats.late = 3, 2, 7
     numbers.update()

@@ -84,7 +84,7 @@ def test_a_ruler_counts_only_above_a_table_of_failures() -> None:
     assert _lines(_selector(), chatter + ruler) == [ruler[:-1]]
 
 
-def test_a_plain_word_does_not_stand_for_an_expression_in_raw_lines() -> None:
+def test_a_common_word_does_not_stand_for_an_expression() -> None:
     entries = line_search(["(?i)saving [^\\n]{0,40}checkpoint"]).entries
     assert not any(is_literal(entry.expression) and entry.patterns for entry in entries)
 

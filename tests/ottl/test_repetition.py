@@ -155,7 +155,7 @@ def test_nothing_is_searched_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("searched")
 
-    monkeypatch.setattr(repetition.regex.Pattern, "search", fail)
+    monkeypatch.setattr(repetition.regex.CompiledRegex, "search", fail)
     signal = _signal("step 18")
     plan.run(signal)
     assert signal["log"]["attributes"] == {"step": 18}

@@ -182,3 +182,10 @@ def test_a_spread_is_empty_only_without_numbers() -> None:
     assert Spread([3.0])
     assert Spread([float("nan")])
     assert (Spread([3, 1, 2]).low, Spread([3, 1, 2]).high, Spread([3, 1, 2]).odd) == (1, 3, False)
+
+
+@pytest.mark.parametrize(("text", "line"), [("only a text\n", 1), (f"{GOOD}---\nonly a text\n", 1)])
+def test_a_document_that_is_no_case_is_named(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(CaseError, match="a case is a mapping") as caught:
+        read(tmp_path, text)
+    assert f":{line}:" in str(caught.value)

@@ -11,6 +11,7 @@ import json
 import pkgutil
 import re
 from collections.abc import Iterator
+from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,16 +43,33 @@ def is_numeric(value: object) -> bool:
 
 
 def numbers(module: ModuleType) -> dict[str, Any]:
-    """Return the constants that a module defines and the defaults of its classes."""
+    """Return the constants that a module defines and the defaults of its classes and functions."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) == module.__name__:
+            found |= defaults_of(name, value)
     for name, kind in vars(module).items():
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__:
             defaults = kind.__struct_defaults__
             fields = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
             found |= {f"{name}.{field}": value for field, value in zip(fields, defaults, strict=True)}
     return json.loads(json.dumps({name: value for name, value in sorted(found.items()) if is_numeric(value)}))
+
+
+def defaults_of(name: str, value: object) -> dict[str, Any]:
+    """Return the defaults of a function's parameters, or of those of a class's methods."""
+    if isinstance(value, type):
+        methods = [(f"{name}.{one}", method) for one, method in vars(value).items() if isfunction(method)]
+    else:
+        methods = [(name, value)] if isfunction(value) else []
+    return {
+        f"{one}({parameter.name})": parameter.default
+        for one, method in methods
+        for parameter in signature(method).parameters.values()
+        if parameter.default is not parameter.empty
+    }
 
 
 def found_numbers(folder: str) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from tracecore.facts.fact import Fact, order
 from tracecore.facts.process import ExitStatus
 from tracecore.patterns.nccl_hang.detector import MOST, NcclHang, NcclHangVerdict
 from tracecore.patterns.related import Related
-from tracecore.patterns.timeline import Changes, Others, Timeline, grouped, in_order
+from tracecore.patterns.timeline import Others, Timeline, ValueChanges, grouped, in_order
 from tracecore.signals.record import Source
 
 TIMES = st.integers(0, 20)
@@ -69,7 +69,7 @@ def test_related_facts(facts: list[ExitStatus], asked: list[ExitStatus], oldest:
 
 @given(st.lists(st.integers(0, 2)), st.integers(0, 10), st.integers(0, 10))
 def test_changes(values: list[int], begin: int, end: int) -> None:
-    assert Changes(values).between(begin, min(end, len(values))) == (len(set(values[begin:end])) > 1)
+    assert ValueChanges(values).between(begin, min(end, len(values))) == (len(set(values[begin:end])) > 1)
 
 
 @given(statuses(), statuses())

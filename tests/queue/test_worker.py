@@ -21,11 +21,11 @@ from tracecore.actions.supervisor import process
 from tracecore.queue.database import connect, ident
 from tracecore.queue.store import Queue
 from tracecore.queue.task import Dataset, Spec
-from tracecore.queue.worker import Worker
+from tracecore.queue.worker import QueueWorker
 
 
-def worker(queue: Queue, engine: Engine, folder: Path, **settings: Any) -> Worker:
-    return Worker(queue, ident(engine), name="w", host="h", logs=folder / "logs", **settings)
+def worker(queue: Queue, engine: Engine, folder: Path, **settings: Any) -> QueueWorker:
+    return QueueWorker(queue, ident(engine), name="w", host="h", logs=folder / "logs", **settings)
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:

@@ -143,3 +143,20 @@ def test_the_same_is_concluded_as_from_every_line(mixture: str, layout: str, see
     assert reports(selector)
     # Free text with numbers in it has no fixed shape: lines of a refused shape are evaluated one by one.
     assert selector.refused <= (8 if mixture in ("vision", "rlhf") else 0)
+
+
+def test_a_line_without_a_step_stands_for_none_after_the_first_step() -> None:
+    """Lines that come before the first step are progress; behind it they are not, and hide no stall."""
+    lines = [f"mean loss: 1.2{number:03d}" for number in range(20)]
+    for number in range(60):
+        lines += [f"step {100 + number}/5000 | loss 1.5", f"mean loss: 1.3{number:03d}"]
+    story = ((number / 10 + (70 if number > 100 else 0), line) for number, line in enumerate(lines))
+    data = _kept("cri", story)
+    stream = Stream(path="f", format="cri", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    every = _facts(data, "cri", plan("stdout").every(stream), stream, 1 << 20)
+    kept = _facts(data, "cri", fresh("stdout").selector(stream), stream, 1 << 20)
+    end = max(fact.end for fact in every)
+    expected = [(stall.since, stall.no_progress_s) for stall in stalls(every, end)]
+    assert [length for _, length in expected] == [70.0]
+    assert [(stall.since, stall.no_progress_s) for stall in stalls(kept, end)] == expected
+    assert len(kept) < len(every) / 2

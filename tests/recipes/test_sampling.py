@@ -229,6 +229,20 @@ def test_rare_lines_pause_only_where_their_writer_does(size: int) -> None:
     assert [s.no_progress_s for s in known] == [240.0, 60.0]
 
 
+def test_few_lines_are_handed_on_where_two_loggers_have_different_clocks() -> None:
+    """One writes no year, and what it says of the time is far from what the other says."""
+    lines = []
+    for at in range(20_000):
+        moment = datetime.fromtimestamp(START + at // 10, UTC)
+        if at % 2:
+            lines.append(f"{moment:%Y-%m-%d %H:%M:%S} INFO step {100 + at} | loss 1.5\n")
+        else:
+            lines.append(f"[{moment:%m/%d %H:%M:%S}] INFO: iter: {100 + at}  total_loss: 1.5  time: 0.4390\n")
+    sampled = _facts("".join(lines).encode(), "text", partial(plan("stdout").selector, live=True), 1 << 20)
+    assert len(sampled) < 1000
+    assert not stalls(sampled, (START + 2010) * 10**9)
+
+
 @pytest.mark.parametrize("apart", [0, 1])
 def test_ranks_that_do_not_say_who_they_are_repeat_steps(apart: int) -> None:
     """Eight ranks write to one log; a second of it, then the next; they stop for two minutes, and later for good."""

@@ -196,9 +196,9 @@ def test_one_process_detects_at_a_time(store: Store) -> None:
     assert second._holds_lease()
     ingest = Ingest(store, clock)
     ingest.take("logs", facts(*lost_gpu(T0)))
-    from tracecore.server.detector import LeaseLost
+    from tracecore.server.detector import DetectorLeaseLost
 
-    with pytest.raises(LeaseLost):
+    with pytest.raises(DetectorLeaseLost):
         first.step()
     assert Inbox(store.database).size() == 1
     second.step()

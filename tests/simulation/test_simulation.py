@@ -10,7 +10,7 @@ import pytest
 from tracecore.facts.host import Heartbeat
 from tracecore.patterns import types
 from tracecore.simulation import run
-from tracecore.simulation.fleet import DAY, GPUS, SECOND, START, Event, Fleet, Job, draw
+from tracecore.simulation.fleet import DAY, GPUS, SECOND, START, Fleet, RankEvent, SimulatedJob, draw
 from tracecore.simulation.paging import Page, pages
 from tracecore.simulation.plays import Play, catalogue
 from tracecore.simulation.reading import facts_of
@@ -41,14 +41,14 @@ def test_a_fleet_of_the_published_size_fails_as_often_as_published() -> None:
     assert len([event for event in draw(256, 54, 3).events if event.noise]) >= 50 * 99
 
 
-def _job(scheduler: str, number: int = 1) -> Job:
+def _job(scheduler: str, number: int = 1) -> SimulatedJob:
     name = str(480_000 + number) if scheduler == "slurm" else f"ml/llm-{number}"
     fields = {
         "name": name, "id": 480_000 + number, "numbered": number, "scheduler": scheduler,
         "nodes": [f"n{number}-{which}" for which in range(3)], "begins": START, "ends": START + DAY, "step_s": 2.0,
         "timeout_s": 180, "reported": START,
     }  # fmt: skip
-    return msgspec.convert(fields, Job)
+    return msgspec.convert(fields, SimulatedJob)
 
 
 PLAYS = [(cause, play, end) for cause in catalogue().causes for play in cause.plays for end in play.ends]
@@ -63,7 +63,7 @@ def test_every_play_by_itself_is_told_rightly(scheduler: str) -> None:
         if end == "cancelled" and scheduler == "kubernetes":
             continue
         job = _job(scheduler, number)
-        event = Event(
+        event = RankEvent(
             number=number, at=START + 3600 * SECOND, slot=0, cause=cause.cause, play=play, end=end,
             rank_share=number / len(PLAYS), planned=cause.planned,
         )  # fmt: skip
@@ -80,7 +80,7 @@ def test_every_play_by_itself_is_told_rightly(scheduler: str) -> None:
 
 def test_every_other_rank_is_heard_when_collectives_time_out() -> None:
     play = Play(play="a rank does not come", root=("nccl_hang",))
-    event = Event(number=1, at=START, slot=0, cause="x", play=play, rank_share=0.5, end="watchdog")
+    event = RankEvent(number=1, at=START, slot=0, cause="x", play=play, rank_share=0.5, end="watchdog")
     facts = facts_of(event, _job("slurm"))
     assert {fact.rank for fact in facts} == set(range(3 * GPUS)) - {12}
     assert all(fact.time >= START + 180 * SECOND for fact in facts)
@@ -164,7 +164,9 @@ def test_every_failure_of_a_job_is_played_however_close_they_are() -> None:
     play = Play(play="p", root=("gpu_fault",))
     jobs = [_job("slurm", number) for number in range(2)]
     events = [
-        Event(number=number, at=START + (3600 + at) * SECOND, slot=slot, cause="faulty GPU", play=play, rank_share=0.5)
+        RankEvent(
+            number=number, at=START + (3600 + at) * SECOND, slot=slot, cause="faulty GPU", play=play, rank_share=0.5
+        )
         for number, (slot, at) in enumerate([(0, 0), (1, 1500), (0, 2700)])
     ]
     story = run.Story(Fleet(nodes=6, days=1, slots=[[job] for job in jobs], spares=["s"], events=events), [0, 1])
@@ -182,7 +184,7 @@ def test_no_node_of_a_job_that_stands_still_is_unheard_for_long() -> None:
     nodes = [f"n{number}" for number in range(200)]
     job = msgspec.structs.replace(_job("slurm"), nodes=nodes)
     play = Play(play="p", root=("nccl_hang",))
-    event = Event(
+    event = RankEvent(
         number=0, at=START + DAY // 2, slot=0, cause="software bug", play=play, rank_share=0.9, end="watchdog"
     )  # fmt: skip
     story = run.Story(Fleet(nodes=200, days=1, slots=[[job]], spares=["s"], events=[event]), [0])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import select
 
-from tracecore.agent.kafka.partitions import FactPartitioner, Groups
+from tracecore.agent.kafka.partitions import FactPartitioner, PartitionGroups
 from tracecore.diagnose.offline import diagnose
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
@@ -82,7 +82,7 @@ def _placed(fact: Fact, name: str, shift: int) -> Fact:
 
 
 def messages(
-    arrivals: Sequence[tuple[int, Fact]], groups: Groups, end: int, *, largest: int = 40, cluster: str = "a"
+    arrivals: Sequence[tuple[int, Fact]], groups: PartitionGroups, end: int, *, largest: int = 40, cluster: str = "a"
 ) -> Iterable[Sent]:
     """The messages that exporters send, in the order in which brokers have them; then time passes."""
     chance = random.Random(SEED)

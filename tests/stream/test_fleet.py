@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from bench.kafka_brokers import Brokers
 
-from tracecore.agent.kafka.partitions import FactPartitioner, Groups
+from tracecore.agent.kafka.partitions import FactPartitioner, PartitionGroups
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.signals.otlp import encoding
-from tracecore.simulation.fleet import Fleet, Job, draw
+from tracecore.simulation.fleet import Fleet, SimulatedJob, draw
 from tracecore.simulation.run import Story, play
 from tracecore.store.store import Store
 
@@ -56,7 +56,7 @@ def _earlier(fact: Fact, cut: int, least: int) -> Fact:
     return msgspec.structs.replace(fact, time=max(fact.time - cut, least), last_time=last)
 
 
-def messages(groups: Groups) -> Iterator[Sent]:
+def messages(groups: PartitionGroups) -> Iterator[Sent]:
     """The messages that exporters send, in the order in which brokers have them; then time passes."""
     partitioner = FactPartitioner(groups, "a")
     layout = groups.layout.encode()
@@ -80,7 +80,7 @@ def alone() -> dict[str, Any]:
 
 def partitioned(partitions: int, folder: Path) -> dict[str, Any]:
     store = Store.open(str(folder / f"{partitions}.db"), durable=False)
-    joined(messages(Groups(partitions)), Groups(partitions), store)
+    joined(messages(PartitionGroups(partitions)), PartitionGroups(partitions), store)
     found = stored(store)
     store.close()
     return found
@@ -96,7 +96,7 @@ def jobs(found: dict[str, Any]) -> dict[str, str]:
     return {id: msgspec.json.decode(entry[1])["job"] for id, entry in found.items()}
 
 
-def _last_jobs() -> list[Job]:
+def _last_jobs() -> list[SimulatedJob]:
     drawn = fleet()
     return [drawn.job_at(slot, drawn.end) for slot in range(len(drawn.slots))]
 
@@ -128,6 +128,6 @@ def test_two_workers_on_a_real_broker_say_of_a_simulated_fleet_what_one_process_
     for _ in range(2):
         workers.start(one_broker, topic)
     sender = Sender(one_broker, topic)
-    sender.send(messages(Groups(partitions)))
+    sender.send(messages(PartitionGroups(partitions)))
     workers.wait(sender.flush(), 500)
     assert_same(workers.found(), alone())

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from bench.kafka_brokers import Brokers, free_port
 
-from tracecore.agent.kafka.partitions import Groups
+from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.incidents import wire
 from tracecore.signals.otlp import decoding
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
 from tracecore.stream.metrics import StreamTelemetry
-from tracecore.stream.worker import Worker
+from tracecore.stream.worker import StreamWorker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recorded import PARTITIONS, RECORDED, SEED, Sent, assert_same, messages, story
@@ -51,7 +51,7 @@ def alone(bundles: Sequence[Path]) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(str(Path(folder) / "store.db"), durable=False)
-        joined(messages(story(bundles, END), Groups(1), END), Groups(1), store)
+        joined(messages(story(bundles, END), PartitionGroups(1), END), PartitionGroups(1), store)
         found = stored(store)
         store.close()
     assert found
@@ -73,7 +73,7 @@ def reading(brokers: Brokers, topic: str) -> Any:
     return consumer
 
 
-def sent_by(bundles: Sequence[Path], groups: Groups) -> list[Sent]:
+def sent_by(bundles: Sequence[Path], groups: PartitionGroups) -> list[Sent]:
     return [*messages(story(bundles, END), groups, END)]
 
 
@@ -83,7 +83,7 @@ def test_every_recorded_incident_is_as_one_process_says(one_broker: Brokers, wor
     for _ in range(2):
         workers.start(one_broker, topic)
     sender = Sender(one_broker, topic)
-    sender.send(sent_by(tuple(RECORDED), Groups(partitions)))
+    sender.send(sent_by(tuple(RECORDED), PartitionGroups(partitions)))
     workers.wait(sender.flush(), 500)
     assert_same(workers.found(), alone(tuple(RECORDED)))
 
@@ -91,7 +91,7 @@ def test_every_recorded_incident_is_as_one_process_says(one_broker: Brokers, wor
 def test_killed_workers_lose_and_double_nothing(one_broker: Brokers, workers: Workers) -> None:
     topic = one_broker.topic(name("kills"), PARTITIONS or 4)
     sender = Sender(one_broker, topic)
-    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    sent = sent_by(SOME, PartitionGroups(PARTITIONS or 4))
     for _ in range(2):
         workers.start(one_broker, topic)
     for part in range(6):
@@ -107,7 +107,7 @@ def test_killed_workers_lose_and_double_nothing(one_broker: Brokers, workers: Wo
 def test_a_worker_that_sleeps_and_wakes_does_no_harm(one_broker: Brokers, workers: Workers) -> None:
     topic = one_broker.topic(name("pause"), PARTITIONS or 4)
     sender = Sender(one_broker, topic)
-    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    sent = sent_by(SOME, PartitionGroups(PARTITIONS or 4))
     first, _ = workers.start(one_broker, topic), workers.start(one_broker, topic)
     sender.send(sent[: len(sent) // 3])
     sender.flush()
@@ -126,7 +126,7 @@ def test_a_worker_that_sleeps_and_wakes_does_no_harm(one_broker: Brokers, worker
 def test_workers_that_come_and_go_move_partitions_without_loss(one_broker: Brokers, workers: Workers) -> None:
     topic = one_broker.topic(name("storm"), PARTITIONS or 6)
     sender = Sender(one_broker, topic)
-    sent = sent_by(SOME, Groups(PARTITIONS or 6))
+    sent = sent_by(SOME, PartitionGroups(PARTITIONS or 6))
     workers.start(one_broker, topic)
     for part in range(8):
         sender.send(sent[part * len(sent) // 8 : (part + 1) * len(sent) // 8])
@@ -142,7 +142,7 @@ def test_workers_that_come_and_go_move_partitions_without_loss(one_broker: Broke
 def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, workers: Workers) -> None:
     topic = three_brokers.topic(name("brokers"), PARTITIONS or 4)
     sender = Sender(three_brokers, topic)
-    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    sent = sent_by(SOME, PartitionGroups(PARTITIONS or 4))
     for _ in range(2):
         workers.start(three_brokers, topic)
     time.sleep(3)
@@ -162,7 +162,7 @@ def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, 
 def test_a_broker_that_is_cut_off_for_a_while_loses_nothing(three_brokers: Brokers, workers: Workers) -> None:
     topic = three_brokers.topic(name("cut"), PARTITIONS or 4)
     sender = Sender(three_brokers, topic)
-    sent = sent_by(SOME[:10], Groups(PARTITIONS or 4))
+    sent = sent_by(SOME[:10], PartitionGroups(PARTITIONS or 4))
     workers.start(three_brokers, topic)
     number = CHANCE.choice(three_brokers.numbers)
     sender.send(sent[: len(sent) // 2])
@@ -182,7 +182,7 @@ def test_updates_reach_the_topic_of_incidents_with_the_revisions_of_the_store(
     topic, told = one_broker.topic(name("facts"), 2), one_broker.topic(name("incidents"), 2)
     sender = Sender(one_broker, topic)
     first = workers.start(one_broker, topic, incidents_topic=told)
-    sent = sent_by(SOME[:8], Groups(2))
+    sent = sent_by(SOME[:8], PartitionGroups(2))
     sender.send(sent[: len(sent) // 2])
     workers.wait(sender.flush())
     workers.kill(first)
@@ -219,7 +219,7 @@ def test_a_poison_message_goes_to_the_dead_letters_and_detection_goes_on(one_bro
     topic, dead = one_broker.topic(name("poison"), 1), one_broker.topic(name("dead"), 1)
     sender = Sender(one_broker, topic)
     workers.start(one_broker, topic, dead_letter_topic=dead)
-    sent = sent_by(SOME[:4], Groups(1))
+    sent = sent_by(SOME[:4], PartitionGroups(1))
     poison = Sent(0, sent[0].time, b"\xff\xff this is no payload", b"1/8")
     sender.send([*sent[:5], poison, *sent[5:]])
     workers.wait(sender.flush())
@@ -244,14 +244,14 @@ def test_a_message_that_makes_the_detector_fail_is_left_out(
 
     monkeypatch.setattr("tracecore.stream.partition.decoding.decode", failing)
     topic, dead = one_broker.topic(name("mistake"), 2), one_broker.topic(name("dead"), 1)
-    sent = sent_by(SOME[:4], Groups(2))
+    sent = sent_by(SOME[:4], PartitionGroups(2))
     sender = Sender(one_broker, topic)
     sender.send([*sent[:8], Sent(0, sent[8].time, b"\n\x00", b"2/8"), *sent[8:]])
     options = Options(
         brokers=one_broker.addresses, topic=topic, dead_letter_topic=dead, incidents_topic="", clock="log"
     )
     telemetry = StreamTelemetry()
-    worker = Worker(options, workers.store, telemetry)
+    worker = StreamWorker(options, workers.store, telemetry)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -267,7 +267,7 @@ def test_messages_that_expire_before_they_are_read_are_counted_and_told(one_brok
     topic = one_broker.topic(name("expired"), 1)
     sender = Sender(one_broker, topic)
     worker = workers.start(one_broker, topic)
-    sent = sent_by(SOME[:4], Groups(1))
+    sent = sent_by(SOME[:4], PartitionGroups(1))
     sender.send(sent[:10])
     workers.wait(sender.flush())
     workers.stop(worker)
@@ -289,7 +289,7 @@ def test_a_topic_that_is_full_drops_its_oldest_messages_and_that_is_told(one_bro
     topic = one_broker.topic(name("full"), 1, retention_bytes=2 << 20, segment_bytes=1 << 20)
     sender = Sender(one_broker, topic)
     worker = workers.start(one_broker, topic)
-    sent = sent_by(SOME, Groups(1))
+    sent = sent_by(SOME, PartitionGroups(1))
     sender.send(sent[:10])
     workers.wait(sender.flush())
     workers.stop(worker)
@@ -328,7 +328,7 @@ def test_the_store_away_pauses_reading_and_nothing_is_lost(
     workers.store = Store.open(postgres)
     topic = one_broker.topic(name("store"), 3)
     sender = Sender(one_broker, topic)
-    sent = sent_by(SOME[:12], Groups(3))
+    sent = sent_by(SOME[:12], PartitionGroups(3))
     workers.start(one_broker, topic, database=postgres)
     admin = create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
     ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from bench.kafka import fleet
 
-from tracecore.agent.kafka.partitions import COPIES, Groups, owner
+from tracecore.agent.kafka.partitions import COPIES, PartitionGroups, owner
 from tracecore.agent.telemetry import Meter
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
@@ -23,7 +23,7 @@ from tracecore.incidents.jobs import LONE
 from tracecore.signals.record import Source
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
-from tracecore.stream.partition import Message, Partition
+from tracecore.stream.partition import Partition, TopicMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, assert_same, messages, stored, story
@@ -32,16 +32,16 @@ from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, assert_same, mess
 END = 1_780_000_000 * SECOND
 
 
-def logs_of(sent: Iterable[Sent]) -> dict[int, list[Message]]:
+def logs_of(sent: Iterable[Sent]) -> dict[int, list[TopicMessage]]:
     """Return the messages of each partition."""
-    logs: dict[int, list[Message]] = {}
+    logs: dict[int, list[TopicMessage]] = {}
     for one in sent:
         log = logs.setdefault(one.partition, [])
-        log.append(Message(len(log), one.time, one.value, one.layout))
+        log.append(TopicMessage(len(log), one.time, one.value, one.layout))
     return logs
 
 
-def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50) -> None:
+def joined(sent: Iterable[Sent], groups: PartitionGroups, store: Store, portion: int = 50) -> None:
     """Let the detectors of all partitions read their logs."""
     for number, log in logs_of(sent).items():
         partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
@@ -54,12 +54,12 @@ def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50
 @pytest.mark.parametrize("count", [PARTITIONS or 3])
 def test_partitions_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
     arrivals = story(RECORDED[SEED % 60 :: 60], END)
-    alone = told(arrivals, Groups(1), tmp_path)
+    alone = told(arrivals, PartitionGroups(1), tmp_path)
     assert alone
-    assert_same(told(arrivals, Groups(count), tmp_path), alone)
+    assert_same(told(arrivals, PartitionGroups(count), tmp_path), alone)
 
 
-def told(arrivals: list[tuple[int, Fact]], groups: Groups, folder: Path) -> dict[str, Any]:
+def told(arrivals: list[tuple[int, Fact]], groups: PartitionGroups, folder: Path) -> dict[str, Any]:
     """What the store says when the partitions of this layout have read these facts."""
     store = Store.open(str(folder / f"{groups.partitions}.db"), durable=False)
     joined(messages(arrivals, groups, END), groups, store)
@@ -71,9 +71,9 @@ def told(arrivals: list[tuple[int, Fact]], groups: Groups, folder: Path) -> dict
 def test_a_simulated_fleet_ends_with_what_one_process_says(tmp_path: Path) -> None:
     seconds = 25
     arrivals = [(now, fact) for now, facts in fleet(seconds, END - seconds * SECOND, nodes=16) for fact in facts]
-    alone = told(arrivals, Groups(1), tmp_path)
+    alone = told(arrivals, PartitionGroups(1), tmp_path)
     assert alone
-    assert_same(told(arrivals, Groups(PARTITIONS or 5), tmp_path), alone)
+    assert_same(told(arrivals, PartitionGroups(PARTITIONS or 5), tmp_path), alone)
 
 
 def test_jobs_that_fail_on_one_gpu_after_each_other_are_counted_across_partitions(tmp_path: Path) -> None:
@@ -88,15 +88,15 @@ def test_jobs_that_fail_on_one_gpu_after_each_other_are_counted_across_partition
             time=at + SECOND, source=Source(path, 2), error="illegal_access", pid=100 + number, **who
         )  # fmt: skip
         arrivals += [(fact.time, fact) for fact in (step, xid, error)]
-    alone = told(arrivals, Groups(1), tmp_path)
+    alone = told(arrivals, PartitionGroups(1), tmp_path)
     assert len(alone) >= 4
-    assert_same(told(arrivals, Groups(PARTITIONS or 8), tmp_path), alone)
+    assert_same(told(arrivals, PartitionGroups(PARTITIONS or 8), tmp_path), alone)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 8, 9, 64, 100])
 @pytest.mark.parametrize("copies", [1, 3, 8])
 def test_groups_cover_all_partitions_once_and_are_no_larger_than_the_copies(partitions: int, copies: int) -> None:
-    groups = Groups(partitions, copies)
+    groups = PartitionGroups(partitions, copies)
     covered = [partition for group in groups._groups for partition in group]
     assert covered == list(range(partitions))
     assert all(0 < len(group) <= copies for group in groups._groups)
@@ -107,27 +107,27 @@ def test_groups_cover_all_partitions_once_and_are_no_larger_than_the_copies(part
 
 @pytest.mark.parametrize("name", ["llm", "team/llm", "", LONE + "node-7"])
 def test_exactly_one_partition_of_a_group_tells_of_a_job(name: str) -> None:
-    groups = Groups(20, 8)
+    groups = PartitionGroups(20, 8)
     for group in groups._groups:
         assert sum(groups.ownership(partition)(name) for partition in group) == 1
 
 
 def test_a_job_is_in_one_partition_with_and_without_its_namespace() -> None:
-    group = Groups(8).of_cluster("")
+    group = PartitionGroups(8).of_cluster("")
     assert owner("llm", group) == owner("team-a/llm", group)
 
 
 def test_no_fact_has_more_copies_than_the_bound() -> None:
-    groups = Groups(64)
+    groups = PartitionGroups(64)
     arrivals = story(RECORDED[:5], END)
     used = Counter(one.partition for one in messages(arrivals, groups, END) if one.value)
     assert 0 < len(used) <= COPIES
 
 
 def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
-    groups = Groups(1)
+    groups = PartitionGroups(1)
     sent = [*messages(story(RECORDED[SEED % 60 :: 60], END), groups, END, largest=5)]
-    log = [Message(offset, one.time, one.value, one.layout) for offset, one in enumerate(sent)]
+    log = [TopicMessage(offset, one.time, one.value, one.layout) for offset, one in enumerate(sent)]
     store = Store.open(str(tmp_path / "whole.db"), durable=False)
     joined(sent, groups, store)
     expected = stored(store)
@@ -154,10 +154,10 @@ def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [PARTITIONS or 3, 10])
 def test_partitions_that_move_at_any_moment_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
     arrivals = story(RECORDED, END)
-    alone = told(arrivals, Groups(1), tmp_path)
+    alone = told(arrivals, PartitionGroups(1), tmp_path)
     assert len(alone) > 200
     store = Store.open(str(tmp_path / "moved.db"), durable=False)
-    groups = Groups(count)
+    groups = PartitionGroups(count)
     for number, log in logs_of(messages(arrivals, groups, END)).items():
         chance, at, partition = random.Random(f"{SEED} {number}"), 0, None
         while at < len(log):
@@ -176,10 +176,10 @@ def test_partitions_that_move_at_any_moment_end_with_what_one_process_says(tmp_p
 
 
 def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
-    from tracecore.stream.partition import LeaseLost
+    from tracecore.stream.partition import PartitionLost
 
-    groups = Groups(1)
-    log = [Message(n, END + n * SECOND, b"") for n in range(4)]
+    groups = PartitionGroups(1)
+    log = [TopicMessage(n, END + n * SECOND, b"") for n in range(4)]
     store = Store.open(str(tmp_path / "store.db"), durable=False)
     asleep, awake = (Partition(0, groups, store, Options(), Meter("partition", "0")) for _ in range(2))
     asleep.restore()
@@ -187,7 +187,7 @@ def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
     awake.restore()
     awake.take(log[:3], time.time_ns())
     awake.write()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(PartitionLost):
         asleep.write()
     again = Partition(0, groups, store, Options(), Meter("partition", "0"))
     again.restore()
@@ -198,18 +198,20 @@ def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
 def test_messages_that_expired_before_they_were_read_are_counted(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store.db"), durable=False)
     meter = Meter("partition", "0")
-    partition = Partition(0, Groups(1), store, Options(), meter)
+    partition = Partition(0, PartitionGroups(1), store, Options(), meter)
     partition.restore()
-    partition.take([Message(0, END, b""), Message(25, END, b"")], time.time_ns())
+    partition.take([TopicMessage(0, END, b""), TopicMessage(25, END, b"")], time.time_ns())
     assert meter.events["messages_expired"] == 24
     store.close()
 
 
 def test_a_message_that_is_no_payload_is_given_back_with_the_reason(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store.db"), durable=False)
-    partition = Partition(0, Groups(1), store, Options(), Meter("partition", "0"))
+    partition = Partition(0, PartitionGroups(1), store, Options(), Meter("partition", "0"))
     partition.restore()
-    ((message, reason),) = partition.take([Message(0, END, b"\xff\xff\xff"), Message(1, END, b"")], time.time_ns())
+    ((message, reason),) = partition.take(
+        [TopicMessage(0, END, b"\xff\xff\xff"), TopicMessage(1, END, b"")], time.time_ns()
+    )
     assert message.offset == 0
     assert reason
     assert partition.offset == 2

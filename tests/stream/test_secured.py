@@ -14,7 +14,7 @@ import pytest
 from bench.kafka_brokers import Brokers, NoKafka, running
 
 from tracecore.agent.kafka.client import Connection
-from tracecore.agent.kafka.partitions import Groups
+from tracecore.agent.kafka.partitions import PartitionGroups
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recorded import RECORDED, assert_same
@@ -88,7 +88,7 @@ def test_workers_read_from_brokers_that_ask_for_a_certificate_and_a_password(
     connection = msgspec.convert({"brokers": brokers.addresses, **options}, Connection)
     sender = Sender(brokers, topic, connection)
     workers.start(brokers, topic, **options)
-    sender.send(sent_by(SOME, Groups(2)))
+    sender.send(sent_by(SOME, PartitionGroups(2)))
     workers.wait(sender.flush())
     assert_same(workers.found(), alone(SOME))
     assert PASSWORD not in workers.said()

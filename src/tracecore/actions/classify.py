@@ -125,13 +125,13 @@ def _decide(
     if verdict is not None:
         name, document = _judged(verdict)
         rule = rules.for_verdict(name, document)
-        if rule is not None and rule.name == "last_words":
+        if rule is not None and rule.tells == "least":
             # Whatever else the log says is more.
             chosen = decisive(found)
             if chosen is not None and chosen.role in ("cause", "error", "crash", "talk"):
                 return chosen.rule, chosen, f"the verdict {name}, and what the process said", given
             return rule, chosen, f"the verdict {name} decides", given
-        if rule is not None and not (name == "worker_crash" and rule.name == "exception"):
+        if rule is not None and not (name == "worker_crash" and rule.tells in ("who", "how")):
             return rule, _line_of(rule, found), f"the verdict {name} decides", given
         if rule is not None:
             # The crash of a worker says who; what was wrong is what that worker said.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
+from tracecore.actions.rules import standard
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.facts.training import StepStalled
@@ -15,6 +16,7 @@ from tracecore.signals.redaction import unhidden
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracecore.actions.failure import FailureInfo
     from tracecore.facts.process import ExitStatus
     from tracecore.incidents.incident import Incident
     from tracecore.incidents.run import JobAttempt
@@ -103,13 +105,20 @@ def _failure(
         reason=_reason(incident) if verdict is None else None,
         redact=redact,
     )
-    if verdict is not None and verdict.pattern_name == "worker_crash" and info.suggestion not in incident.advice:
+    crashed = verdict is not None and verdict.pattern_name == "worker_crash"
+    if crashed and _tells_more(info) and info.suggestion not in incident.advice:
         # The pattern knows who crashed; what to do about it depends on the class.
         incident.advice = f"{incident.advice} {info.suggestion}"
     document = info.document()
     # The log is in the bundle; the evidence cites it.
     document.pop("log_tail", None)
     return document
+
+
+def _tells_more(info: FailureInfo) -> bool:
+    """Return whether a class says more than the crash of a worker does by itself."""
+    rule = standard().by_name.get(info.evidence.rule)
+    return rule is None or rule.tells not in ("how", "least")
 
 
 def _reason(incident: Incident) -> str | None:

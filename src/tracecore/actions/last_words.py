@@ -27,8 +27,6 @@ LINE: Final = 4096
 _TELLING: Final = frozenset({"cause", "error", "crash", "talk"})
 #: Facts by which a process tells of its own failure; of the others patterns know what they mean.
 _OWN: Final = (CudaError, ExceptionRaised, FatalSignal, LauncherFailure, LoaderError, StorageError, CheckpointPhase)
-#: Rules of programs that never ran.
-_NEVER_RAN: Final = frozenset({"cannot_start"})
 
 
 class Complaint(msgspec.Struct, frozen=True):
@@ -62,14 +60,23 @@ def complaint(data: bytes) -> Complaint | None:
     chosen = decisive(said.statements, ended=False)
     if chosen is not None:
         own = chosen.fact is None or isinstance(chosen.fact, _OWN)
-        telling = chosen.role in _TELLING and chosen.complains and not chosen.warned
-        if not own or not telling or chosen.offset < begin or chosen.rule.name in _NEVER_RAN:
+        telling = chosen.role in _TELLING or chosen.rule.tells == "end"
+        telling = telling and chosen.complains and not chosen.warned
+        if not own or not telling or chosen.offset < begin or chosen.rule.tells == "start":
             return None
-        if chosen.fact is None and rules.overcome(data[begin:].decode("utf-8", "replace")):
+        if chosen.fact is None and _went_on(data[begin:], data[chosen.end :], rules):
             return None
         return Complaint(chosen.text, chosen.offset, chosen.end - chosen.offset, chosen.line, chosen.rank)
     survived = max((one.end for one in said.statements if one.survived), default=0)
     return _unknown(data, max(begin, survived), rules)
+
+
+def _went_on(last: bytes, after: bytes, rules: Rules) -> bool:
+    """Return whether the last lines say that a complaint was overcome, or ordinary ones follow it."""
+    if rules.overcome(last.decode("utf-8", "replace")):
+        return True
+    lines = after[: LINES * LINE].decode("utf-8", "replace").split("\n")
+    return any(rules.is_ordinary(line.rstrip()) and not rules.complaint(line.strip()) for line in lines)
 
 
 def _last_lines(data: bytes) -> int:
@@ -90,8 +97,8 @@ def _unknown(data: bytes, begin: int, rules: Rules) -> Complaint | None:
     found: Complaint | None = None
     for line in data[begin:].split(b"\n"):
         text = line[:LINE].decode("utf-8", "replace").rstrip()
-        if found is None and rules.complaint(text.strip()):
-            found = Complaint(text.strip()[:500], place, len(line), number)
+        if rules.complaint(text.strip()):
+            found = found or Complaint(text.strip()[:500], place, len(line), number)
         elif rules.is_ordinary(text):
             found = None
         place, number = place + len(line) + 1, number + 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 import msgspec
 import re2
 
+from tracecore.actions import codes
 from tracecore.actions.failure import CLASSES, FailureClass
 from tracecore.actions.shipped import load
 from tracecore.facts import catalog, xid_catalog
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending", "stop", "chatter"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt")
+#: Bytes that the automaton of all phrases together may take.
+MEMORY: Final = 64 << 20
+#: What a rule tells where it does not tell why. who: which process crashed. how: of which signal. end: only that
+#: another one failed. start: the program never ran. least: the last line of a log, of which anything else says more.
+TELLS: Final = ("who", "how", "end", "start", "least")
 
 _ROOT = (
     "classes",
@@ -37,13 +43,15 @@ _ROOT = (
     "errs",
     "complains",
     "complaints",
+    "quoted",
     "harmless",
     "ends",
     "exit_statuses",
     "reasons",
     "rules",
 )
-_RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explains_kill")
+_KINDS: Final = ("fact", "stamped", "phrase", "verdict", *codes.KINDS)
+_RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "tells", "explains_kill")
 
 
 class Test(msgspec.Struct, frozen=True):
@@ -67,7 +75,7 @@ class Condition(msgspec.Struct, frozen=True):
     """One way in which a rule holds.
 
     Args:
-        kind: fact, stamped, phrase or verdict.
+        kind: fact, stamped, phrase or verdict; codes are phrases too.
         subject: the fact's type, the attribute, the expression, the pattern.
         tests: fields of the fact or of the verdict's document; `text` is the whole line or block.
         fact: the fact's type.
@@ -88,6 +96,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         failure_class: what it means.
         ended: what it means where an exit status says that the process did end.
         stop: the stop was asked for, and why: then it is no failure.
+        tells: one of TELLS; None where it tells why.
         explains_kill: says who sent a SIGKILL, and why.
         line: where it stands in its file.
     """
@@ -99,6 +108,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     when: tuple[Condition, ...] = ()
     ended: FailureClass | None = None
     stop: str | None = None
+    tells: str | None = None
     explains_kill: bool = False
     line: int = 0
 
@@ -112,6 +122,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     errs: Any
     complains: Any
     complaints: Any
+    quoted: Any
     harmless: Any
     ends: Any
     exit_statuses: dict[str, str]
@@ -123,7 +134,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     by_pattern: dict[str, tuple[tuple[int, Rule, Condition], ...]]
     phrases: tuple[tuple[int, Rule, Condition], ...]
     any_phrase: Any
-    any_phrase_bytes: Any
 
     def for_stated(self, stated: Stated) -> tuple[Rule, Fact | None] | None:
         """The rule that speaks for a line or block: the first in the file's order."""
@@ -155,7 +165,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
         Of advice ("CUDA is out of memory. Try to …") only its sentence is: what stands before it is the complaint.
         """
-        if not self.any_phrase.search(text):
+        if not self.any_phrase.search(text.encode("utf-8", "replace")):
             return None
         for name, expression in self.chatter:
             if (own and name not in ("settings", "advice")) or (found := expression.search(text)) is None:
@@ -167,10 +177,21 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def complaint(self, text: str) -> bool:
-        """Return whether a line has a form in which programs say that they failed, and is not chatter."""
+        """Return whether a line has a form in which programs say that they failed, and is not chatter.
+
+        Options of a command that it quotes say nothing, nor does the sentence in which a setting stands.
+        """
+        if (options := self.quoted.search(text)) is not None:
+            text = text[: options.start()]
         if self.warned(text) or self.errs.search(text) or not self.complaints.search(text):
             return False
-        return not any(expression.search(text) for name, expression in self.chatter if name != "advice")
+        for name, expression in self.chatter:
+            if name == "advice" or (found := expression.search(text)) is None:
+                continue
+            if name != "settings":
+                return False
+            text = text[: text.rfind(". ", 0, found.start()) + 1]
+        return bool(self.complaints.search(text))
 
     def overcome(self, text: str) -> bool:
         """Return whether some lines say that a complaint is harmless, or that the operation is tried again."""
@@ -278,6 +299,7 @@ def read(file: Path) -> Rules:
         errs=re2.compile(top["errs"].regex()),
         complains=re2.compile(top["complains"].regex()),
         complaints=re2.compile("|".join(f"(?:{node.regex()})" for node in top["complaints"].mapping().values())),
+        quoted=re2.compile(top["quoted"].regex()),
         harmless=re2.compile(top["harmless"].regex()),
         ends=re2.compile(top["ends"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
@@ -290,9 +312,17 @@ def read(file: Path) -> Rules:
         by_attribute={name: tuple(_about(flat, name, "stamped")) for name in _subjects(flat, "stamped")},
         by_pattern={name: tuple(_about(flat, name, "verdict")) for name in _subjects(flat, "verdict")},
         phrases=phrases,
-        any_phrase=re2.compile(union),
-        any_phrase_bytes=re2.compile(union.encode()),
+        any_phrase=_of_bytes(union),
     )
+
+
+def _of_bytes(expression: str) -> Any:
+    """Compile an expression for bytes, in which `[^\\n]{0,80}` is a tenth as long as for characters."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.max_mem = MEMORY
+    return re2.compile(expression.encode(), options=options)
 
 
 def _about(flat: list[tuple[int, Rule, Condition]], subject: str, kind: str) -> Iterator[tuple[int, Rule, Condition]]:
@@ -313,6 +343,7 @@ def _rule(node: At) -> Rule:
         when=tuple(_condition(item) for item in fields["when"].items()),
         ended=cast("FailureClass", fields["ended"].one_of(CLASSES)) if "ended" in fields else None,
         stop=fields["stop"].one_of(STOPS) if "stop" in fields else None,
+        tells=fields["tells"].one_of(TELLS) if "tells" in fields else None,
         explains_kill=fields["explains_kill"].flag() if "explains_kill" in fields else False,
         line=node.line,
     )
@@ -320,11 +351,19 @@ def _rule(node: At) -> Rule:
 
 def _condition(node: At) -> Condition:
     fields = node.mapping()
-    kinds = [name for name in ("fact", "stamped", "phrase", "verdict") if name in fields]
+    kinds = [name for name in _KINDS if name in fields]
     if len(kinds) != 1:
-        raise node.error("a condition has exactly one of fact, stamped, phrase and verdict")
+        raise node.error(f"a condition has exactly one of {', '.join(_KINDS[:-1])} and {_KINDS[-1]}")
     kind = kinds[0]
     subject = fields.pop(kind)
+    if (expression := codes.KINDS.get(kind)) is not None:
+        if fields:
+            raise next(iter(fields.values())).error("a code has no fields")
+        try:
+            phrase = expression(str(item.scalar()) for item in subject.items())
+        except ValueError as error:
+            raise subject.error(str(error)) from None
+        return Condition("phrase", phrase, phrase=re2.compile(phrase))
     if kind == "phrase":
         if fields:
             raise next(iter(fields.values())).error("a phrase has no fields")

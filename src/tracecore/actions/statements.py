@@ -196,7 +196,7 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     lines: dict[int, int] = {}
     alike: dict[bytes, tuple[int, int]] = {}
     end = -1
-    for match in rules.any_phrase_bytes.finditer(data):
+    for match in rules.any_phrase.finditer(data):
         if match.start() < end:
             continue
         start = data.rfind(b"\n", 0, match.start()) + 1

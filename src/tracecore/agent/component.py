@@ -88,14 +88,6 @@ class Exporter(Protocol):
         """Send what is left, until `time.monotonic()` reaches the deadline."""
 
 
-class Extension(Protocol):
-    """Something that components share."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 def _alone(make: Callable[[], Any]) -> Any:
     return make()
 

@@ -23,7 +23,7 @@ SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
-class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Address at which the agent's own metrics are served.
 
     Args:
@@ -45,7 +45,7 @@ class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PullExporter(msgspec.Struct, frozen=True, kw_only=True):
-    prometheus: Prometheus = Prometheus()
+    prometheus: MetricsAddress = MetricsAddress()
 
 
 class Pull(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class OwnTelemetry(msgspec.Struct, frozen=True, kw_only=True):
     resource: dict[str, Any] = {}
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One way from receivers to exporters.
 
     Args:
@@ -137,7 +137,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    pipelines: dict[str, Pipeline]
+    pipelines: dict[str, PipelineSettings]
     extensions: list[str] = []
     telemetry: OwnTelemetry = OwnTelemetry()
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, Follower, ObjectChange
+from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, CollectionFollower, ObjectChange
 
 log = logging.getLogger("tracecore.agent.kubernetes")
 
@@ -26,7 +26,7 @@ MOST: Final = 50_000
 Object = dict[str, Any]
 
 
-class Keeper(Protocol):
+class ObjectKeeper(Protocol):
     """The keeper of the objects. An object at which it raises an error is counted as malformed."""
 
     def key(self, found: Object) -> str:
@@ -57,7 +57,7 @@ class Following:
         self,
         way: Callable[[], Way],
         collection: Collection,
-        keeper: Keeper,
+        keeper: ObjectKeeper,
         state: Callable[[str], None],
         meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
@@ -74,7 +74,7 @@ class Following:
         self._stop = threading.Event()
         self._users = 0
         self._name = collection.name
-        self._follower = Follower(way, collection, stop=self._stop, state=state)
+        self._follower = CollectionFollower(way, collection, stop=self._stop, state=state)
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
 
     def start(self) -> None:

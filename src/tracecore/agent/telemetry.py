@@ -181,21 +181,11 @@ class Telemetry:
             yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
             for meter in meters:
                 yield f"{name}{_labels(meter)} {_number(value(meter))}\n"
-        name = "tracecore_component_dropped_total"
-        yield f"# HELP {name} Records that went no further, by reason.\n# TYPE {name} counter\n"
-        for meter in meters:
-            for reason, dropped in sorted(meter.dropped.copy().items()):
-                yield f"{name}{_labels(meter, reason=reason)} {dropped}\n"
-        name = "tracecore_component_events_total"
-        yield f"# HELP {name} What an operator may want to know of, by event.\n# TYPE {name} counter\n"
-        for meter in meters:
-            for event, times in sorted(meter.events.copy().items()):
-                yield f"{name}{_labels(meter, event=event)} {times}\n"
-        name = "tracecore_verdicts_total"
-        yield f"# HELP {name} Verdicts told, each once whatever its revisions.\n# TYPE {name} counter\n"
-        for meter in meters:
-            for pattern, times in sorted(meter.verdicts.copy().items()):
-                yield f"{name}{_labels(meter, pattern=pattern)} {times}\n"
+        for name, text, label, counts in _LABELLED:
+            yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
+            for meter in meters:
+                for value_of_label, times in sorted(counts(meter).copy().items()):
+                    yield f"{name}{_labels(meter, **{label: value_of_label})} {times}\n"
         for name, text in GAUGES.items():
             found = [(meter, ask) for meter in meters if (ask := meter.gauges.get(name)) is not None]
             yield f"# HELP tracecore_{name} {text}\n# TYPE tracecore_{name} gauge\n"
@@ -232,6 +222,12 @@ class Telemetry:
             yield f"{name}_sum{_labels(meter)} {meter.latency_sum:.6f}\n{name}_count{_labels(meter)} {total}\n"
 
 
+#: Counters with a label of their own: name, help, the label, and the counts by its values.
+_LABELLED: Final[tuple[tuple[str, str, str, Callable[[Meter], dict[str, int]]], ...]] = (
+    ("tracecore_component_dropped_total", "Records that went no further, by reason.", "reason", lambda m: m.dropped),
+    ("tracecore_component_events_total", "Events that an operator may want to know of.", "event", lambda m: m.events),
+    ("tracecore_verdicts_total", "Verdicts told, each once whatever its revisions.", "pattern", lambda m: m.verdicts),
+)
 _SIMPLE: Final[tuple[tuple[str, str, str, Callable[[Meter], float]], ...]] = (
     ("tracecore_component_received_total", "counter", "Records taken in.", lambda m: m.received),
     ("tracecore_component_emitted_total", "counter", "Records handed on.", lambda m: m.emitted),

@@ -32,7 +32,7 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-class Comparison(msgspec.Struct):
+class RunComparison(msgspec.Struct):
     """The findings of a run over the archive.
 
     Args:

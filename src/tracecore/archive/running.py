@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from tracecore.archive.bundles import fingerprint, named
-from tracecore.archive.comparison import Comparison
+from tracecore.archive.comparison import RunComparison
 from tracecore.archive.dataset import Archive, Result, error_row
 from tracecore.archive.tasks import (
     Diagnose,
@@ -42,7 +42,7 @@ BATCH_FACTS: Final = 500_000
 BATCH_S: Final = 10.0
 
 
-class Summary(msgspec.Struct):
+class RunSummary(msgspec.Struct):
     """The findings of a run.
 
     Args:
@@ -124,9 +124,9 @@ def diagnose_all(
     workers: Workers,
     *,
     again: bool = False,
-    progress: Callable[[Summary], None] | None = None,
+    progress: Callable[[RunSummary], None] | None = None,
     sink: Callable[[dict[str, Any]], None] | None = None,
-) -> Summary:
+) -> RunSummary:
     """Diagnose bundles into an archive; those that it has and that have not changed are left out.
 
     Args:
@@ -134,7 +134,7 @@ def diagnose_all(
         progress: told after every bundle.
         sink: given each diagnosis before it is committed, so that it may be given one twice and never misses one.
     """
-    summary = Summary(bundles=len(bundles))
+    summary = RunSummary(bundles=len(bundles))
     with archive.writing():
         known = archive.newest()
         unchanged: list[str] = []
@@ -171,14 +171,14 @@ def diagnose_all(
 
 def rediagnose_all(
     archive: Archive, workers: Workers, *, save: bool = False, progress: Callable[[int, int], None] | None = None
-) -> Comparison:
+) -> RunComparison:
     """Diagnose every bundle of an archive again from its facts, and compare.
 
     Args:
         save: keep the new diagnoses.
         progress: told how many of how many bundles are done.
     """
-    found = Comparison()
+    found = RunComparison()
     done = 0
     with archive.writing() if save else nullcontext():
         total = sum(known.status != "error" for known in archive.newest().values())

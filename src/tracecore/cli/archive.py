@@ -17,8 +17,8 @@ from tracecore.cli.ray_option import ray_option
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
-    from tracecore.archive.comparison import Comparison
-    from tracecore.archive.running import Summary
+    from tracecore.archive.comparison import RunComparison
+    from tracecore.archive.running import RunSummary
     from tracecore.archive.tasks import TaskLimits
     from tracecore.archive.workers import Workers
 
@@ -140,7 +140,7 @@ def diagnose_(
     return 1 if summary.undiagnosed else 0
 
 
-def _summary(summary: Summary) -> str:
+def _summary(summary: RunSummary) -> str:
     lines = [f"{counted(summary.bundles, 'bundle')}: {summary.done:,} diagnosed now, {summary.before:,} before"]
     explained = summary.incidents - summary.unexplained
     lines.append(
@@ -207,7 +207,7 @@ def rediagnose(
     return 1 if found.errors else CHANGED if found.serious else 0
 
 
-def _comparison(found: Comparison) -> str:
+def _comparison(found: RunComparison) -> str:
     count = found.incidents
     total = sum(count.values())
     lines = [
@@ -360,7 +360,7 @@ class _Bar:
         self._begin = time.monotonic()
         self._last = 0.0
 
-    def told(self, summary: Summary) -> None:
+    def told(self, summary: RunSummary) -> None:
         """Show how far a summary is."""
         failed = f", {len(summary.errors):,} failed" if summary.errors else ""
         self.show(summary.done, summary.bundles - summary.before, failed)

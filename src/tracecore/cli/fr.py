@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tracecore.engine.emission import Emission
     from tracecore.signals.flight_recorder.dump import Entry
-    from tracecore.signals.flight_recorder.reading import Loaded, Skipped
-    from tracecore.signals.flight_recorder.state import GroupState, Joined, Member
+    from tracecore.signals.flight_recorder.reading import Loaded, SkippedDump
+    from tracecore.signals.flight_recorder.state import GroupMember, GroupState, JoinedDumps
 
 SCHEMA: Final = "tracecore/fr/v1"
 _ROWS: Final = 12
@@ -57,7 +57,7 @@ def command(paths: tuple[str, ...], output: str, quiet: bool, jobs: int | None) 
     return 0 if loaded.dumps else 1
 
 
-def _analyse(dumps: list[Any]) -> tuple[Joined, list[Emission]]:
+def _analyse(dumps: list[Any]) -> tuple[JoinedDumps, list[Emission]]:
     from tracecore.engine.emission import standing
     from tracecore.engine.engine import Engine
     from tracecore.facts.collective_dumps import facts_of
@@ -94,7 +94,7 @@ def _progress(total: int) -> Callable[[int], None] | None:
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> None:
+def _print_json(loaded: Loaded, analyses: Sequence[tuple[JoinedDumps, list[Emission]]]) -> None:
     import msgspec
 
     document = {
@@ -120,7 +120,7 @@ def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def _group_document(group: GroupState, joined: Joined) -> dict[str, Any]:
+def _group_document(group: GroupState, joined: JoinedDumps) -> dict[str, Any]:
     return {
         "nccl.fr.pg_id": group.label,
         "desc": group.desc,
@@ -135,7 +135,7 @@ def _group_document(group: GroupState, joined: Joined) -> dict[str, Any]:
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
-def _text(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> Iterator[str]:
+def _text(loaded: Loaded, analyses: Sequence[tuple[JoinedDumps, list[Emission]]]) -> Iterator[str]:
     if not loaded.dumps:
         yield "No Flight Recorder dump could be read here."
     for number, (joined, emissions) in enumerate(analyses):
@@ -154,7 +154,7 @@ def _text(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> 
     yield from _skipped(loaded.skipped)
 
 
-def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
+def _answer(joined: JoinedDumps, emissions: list[Emission]) -> Iterator[str]:
     if not emissions:
         yield "No hang and no mismatch in these dumps."
         for group in joined.groups:
@@ -174,7 +174,7 @@ def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
         yield from _wrap(other.verdict.headline(), "         ", "Also     ")
 
 
-def _alone(group: GroupState, joined: Joined) -> str:
+def _alone(group: GroupState, joined: JoinedDumps) -> str:
     """Return what to say of a wait that is no verdict, but the first thing to look at should the job not go on."""
     waits = f"{_short(group.waiting)} waits in seq {group.stuck} of {_called(group, joined)}"
     if group.missing:
@@ -184,7 +184,7 @@ def _alone(group: GroupState, joined: Joined) -> str:
     return f"But {waits}: one rank alone may merely be late."
 
 
-def _called(group: GroupState, joined: Joined) -> str:
+def _called(group: GroupState, joined: JoinedDumps) -> str:
     """Return what people call a group; with its name where several are called the same."""
     if not group.desc or group.desc == "undefined":
         return f"group {group.label}"
@@ -192,7 +192,7 @@ def _called(group: GroupState, joined: Joined) -> str:
     return group.desc if alike == 1 else f"{group.desc} {group.label}"
 
 
-def _table(group: GroupState, joined: Joined) -> Iterator[str]:
+def _table(group: GroupState, joined: JoinedDumps) -> Iterator[str]:
     inferred = ", members inferred" if group.inferred else ""
     state = f"stuck at seq {group.stuck}" if group.stuck is not None else "not stuck in a collective"
     name = _called(group, joined).removeprefix("group ")
@@ -210,7 +210,7 @@ def _table(group: GroupState, joined: Joined) -> Iterator[str]:
         yield from _wrap(f"  no dump   {_short(group.absent)}", " " * 12)
 
 
-def _rows(group: GroupState, joined: Joined) -> list[tuple[str, list[int], str, str | None]]:
+def _rows(group: GroupState, joined: JoinedDumps) -> list[tuple[str, list[int], str, str | None]]:
     """(status, ranks, operation, frame): ranks in the same place share a row."""
     from tracecore.facts.collective_dumps import user_frame
 
@@ -233,7 +233,7 @@ def _rows(group: GroupState, joined: Joined) -> list[tuple[str, list[int], str, 
 
 
 def _elsewhere(
-    rank: int, place: tuple[str, int], groups: dict[str, GroupState], joined: Joined
+    rank: int, place: tuple[str, int], groups: dict[str, GroupState], joined: JoinedDumps
 ) -> tuple[str, str, Entry | None]:
     """A member that waits in another group: what for, and where in the program."""
     label, seq = place
@@ -249,7 +249,7 @@ def _elsewhere(
     )
 
 
-def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
+def _place(group: GroupState, rank: int, member: GroupMember, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
     """Return where a member is, and what of it to show. `wanted`: others wait for it."""
     if odd and group.disagreement is not None:
         side = next(side for side in group.disagreement.sides if rank in side.ranks)
@@ -285,7 +285,7 @@ def _operation(entry: Entry | None, group: GroupState) -> str:
     return f"{operation.partition(' ')[0]} {'to' if operation.startswith('send') else 'from'} rank {peer}"
 
 
-def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
+def _skipped(skipped: Sequence[SkippedDump]) -> Iterator[str]:
     shown = [item for item in skipped if item.reason != "duplicate"]
     duplicates = len(skipped) - len(shown)
     if not skipped:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tracecore.cli.output import CommandGroup, json_option, print_json, width
-from tracecore.cli.remote import Source, place_options, segment
+from tracecore.cli.remote import IncidentSource, place_options, segment
 
 
 @click.group(cls=CommandGroup)
@@ -46,7 +46,7 @@ def list_(
 
     Example: tracecore incidents list --node gpu-node-17
     """
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         found = source.get("/incidents", **query, **{"class": failure_class})
     if as_json:
         print_json(found)
@@ -68,7 +68,7 @@ def show(id: str, server: str | None, database: str | None, token_file: str | No
 
     Example: tracecore incidents show incident-76e104570c62
     """
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         found = source.get(f"/incidents/{segment(id)}")
     if as_json:
         print_json(found)
@@ -113,13 +113,13 @@ def note(id: str, text: str, server: str | None, database: str | None, token_fil
 
     Example: tracecore incidents note incident-76e104570c62 "ticket 4711"
     """
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         source.post(f"/incidents/{segment(id)}/notes", {"text": text})
     click.echo("noted", err=True)
 
 
 def _act(id: str, what: str, comment: str, server: str | None, database: str | None, token_file: str | None) -> None:
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         row = source.post(f"/incidents/{segment(id)}/{what}", {"comment": comment})
     by = f", acknowledged by {row['acknowledged_by']}" if row["acknowledged_by"] else ""
     click.echo(harmless(f"{row['id']} is {row['state']}{by}"), err=True)

@@ -61,8 +61,19 @@ class LazyGroup(CommandGroup):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from tracecore.signals import compiled
+
+    click.echo(f"tracecore {version('tracecore-diagnosis')}" + ("" if compiled.part else ", without its compiled part"))
+    ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="tracecore", message="tracecore %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def root() -> None:
     """Say what broke a distributed training run, by name, with its evidence, and what to do.
 

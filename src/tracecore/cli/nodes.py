@@ -9,7 +9,7 @@ import click
 
 from tracecore.cli.incidents import harmless
 from tracecore.cli.output import CommandGroup, json_option, print_json
-from tracecore.cli.remote import Source, place_options, segment
+from tracecore.cli.remote import IncidentSource, place_options, segment
 
 
 @click.group(cls=CommandGroup)
@@ -31,7 +31,7 @@ def list_(server: str | None, database: str | None, token_file: str | None, as_j
 
     Example: tracecore nodes list --name gpu-
     """
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         found = source.get("/nodes", **query)
     if as_json:
         print_json(found)
@@ -54,7 +54,7 @@ def show(name: str, server: str | None, database: str | None, token_file: str | 
 
     Example: tracecore nodes show gpu-node-17
     """
-    with closing(Source(server, database, token_file)) as source:
+    with closing(IncidentSource(server, database, token_file)) as source:
         found = source.get(f"/nodes/{segment(name)}")
     if as_json:
         print_json(found)

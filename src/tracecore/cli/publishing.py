@@ -31,7 +31,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Published(NamedTuple):
+class PublishAnswer(NamedTuple):
     """The answer of a server.
 
     Args:
@@ -47,7 +47,7 @@ class Published(NamedTuple):
         return f"{self.new} new{old}"
 
 
-def publish(url: str, document: Mapping[str, Any]) -> Published:
+def publish(url: str, document: Mapping[str, Any]) -> PublishAnswer:
     """Store the incidents of a diagnosis.
 
     Raises:
@@ -64,7 +64,7 @@ def publish(url: str, document: Mapping[str, Any]) -> Published:
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
             found = msgspec.json.decode(answer.read(1 << 20))
-        return Published(int(found["new"]), len(found.get("not_sent") or ()))
+        return PublishAnswer(int(found["new"]), len(found.get("not_sent") or ()))
     except urllib.error.HTTPError as error:
         said = error.read(1 << 16)
         error.close()

@@ -34,7 +34,7 @@ def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-class Source:
+class IncidentSource:
     """Where incidents are asked for: the API of a server, or the API over a store that is opened here."""
 
     def __init__(self, server: str | None, database: str | None, token_file: str | None) -> None:

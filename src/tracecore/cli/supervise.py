@@ -16,7 +16,7 @@ from tracecore.cli.publishing import publish_option, publishing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracecore.actions.supervisor.supervisor import Settings
+    from tracecore.actions.supervisor.supervisor import SupervisorSettings
 
 #: A diagnosis reads what a node left; one that takes longer than this is not waited for.
 DIAGNOSIS_S: Final = 300
@@ -86,7 +86,7 @@ def command(
     from tracecore.actions import policy as policies
     from tracecore.actions.supervisor.process import StartError
     from tracecore.actions.supervisor.state import StateError
-    from tracecore.actions.supervisor.supervisor import OrphanFound, Settings, Supervisor
+    from tracecore.actions.supervisor.supervisor import OrphanFound, Supervisor, SupervisorSettings
     from tracecore.positioned_yaml import FileError
 
     if words[0] == "status" and len(words) > 1 and words[1].startswith("-"):
@@ -100,7 +100,7 @@ def command(
         chosen = policies.named(policy)
     except FileError as error:
         raise click.UsageError(str(error)) from error
-    settings = Settings(
+    settings = SupervisorSettings(
         folder=Path(state_dir),
         policy=chosen,
         max_restarts=max_restarts,
@@ -131,7 +131,7 @@ def command(
         raise click.ClickException(f"{error.filename or state_dir}: {error.strerror}") from error
 
 
-def _plan(words: list[str], settings: Settings) -> int:
+def _plan(words: list[str], settings: SupervisorSettings) -> int:
     import msgspec
 
     from tracecore.actions.supervisor import process

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.flight_recorder.dump import Dump
-    from tracecore.signals.flight_recorder.reading import Skipped
+    from tracecore.signals.flight_recorder.reading import SkippedDump
     from tracecore.signals.stream import Stream
 
 _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zstd")
@@ -46,7 +46,7 @@ def gather(bundle: Bundle, jobs: int = 1) -> Dumps:
 
     plain = [stream for stream in streams if _is_file(stream)]
     loaded = load([stream.path for stream in plain], jobs)
-    skipped: list[Skipped] = loaded.skipped
+    skipped: list[SkippedDump] = loaded.skipped
     dumps = loaded.dumps
     if len(plain) < len(streams):
         dumps = [*dumps, *_packed([stream for stream in streams if not _is_file(stream)], skipped)]
@@ -65,10 +65,10 @@ def _is_file(stream: Stream) -> bool:
     return "!/" not in stream.path and not stream.path.endswith(_COMPRESSED) and os.path.isfile(stream.path)
 
 
-def _packed(streams: list[Stream], skipped: list[Skipped]) -> list[Dump]:
+def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[Dump]:
     """Dumps inside archives, or compressed by themselves."""
     from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
-    from tracecore.signals.flight_recorder.reading import Skipped, read_dump
+    from tracecore.signals.flight_recorder.reading import SkippedDump, read_dump
 
     limits = DumpLimits()
     dumps: list[Dump] = []
@@ -78,9 +78,9 @@ def _packed(streams: list[Stream], skipped: list[Skipped]) -> list[Dump]:
                 data = file.read(limits.file_bytes + 1)
             dumps.append(read_dump(data, _named(stream.path), limits))
         except DumpError as error:
-            skipped.append(Skipped(stream.path, error.reason, error.detail))
+            skipped.append(SkippedDump(stream.path, error.reason, error.detail))
         except archive.ERRORS as error:
-            skipped.append(Skipped(stream.path, "unreadable", archive.reason(error)))
+            skipped.append(SkippedDump(stream.path, "unreadable", archive.reason(error)))
     return dumps
 
 

@@ -93,6 +93,7 @@ def _complaint(stream: Stream, facts: Sequence[Fact], bundle: Bundle) -> list[Fa
     record: LogSignal = {
         "resource": {"attributes": stream.resource},
         "log": {"body": said.text, "attributes": stamped, "time_unix_nano": time},
-        "source": Source(stream.path, offset, number + said.line - 1, said.length),
+        # The same line may have said something else at first; it is told anew.
+        "source": Source(stream.path, offset, number + said.line - 1, said.length, f"{stream.path}@{offset}#end"),
     }
     return [fact for fact in project(record, redact=bundle.redact) if isinstance(fact, ExceptionRaised)]

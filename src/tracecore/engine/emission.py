@@ -116,7 +116,7 @@ class Revisions:
                     self._stats.cleared += 1
                     out.append(last)
                 self._remember(window, episode, last)
-        window.standing, window.said = after, verdicts
+        window.standing, window.said = after, [*window.said, *fresh] if holds else verdicts
         return out
 
     def forget(self, window: FactWindow) -> None:

@@ -90,13 +90,9 @@ class Engine:
         self.stats = EngineStats()
         self.clock: int | None = None
         self._revisions = Revisions(self.limits, self.stats)
+        forget = self._revisions.forget
         self._windows = KeyedWindows(
-            patterns,
-            self.limits,
-            self.stats,
-            lateness=lateness + LONGEST_PAUSE,
-            skew=skew,
-            forget=self._revisions.forget,
+            patterns, self.limits, self.stats, lateness=lateness + LONGEST_PAUSE, skew=skew, forget=forget
         )
         self._pending: list[Fact] = []
         self._timers: list[tuple[int, int, Key]] = []
@@ -158,7 +154,9 @@ class Engine:
                     break
             changed, self._windows.changed = dict.fromkeys(self._windows.changed), []
             ripe = [window for window in changed if window.state >= CHANGED]
-            out += self._evaluate(ripe if last or step < now else self._ripe(ripe, step), step)
+            if step >= now:
+                ripe = self._windows.waiting() if last else self._ripe(ripe, step)
+            out += self._evaluate(ripe, step)
             self._windows.prune(step)
             if step >= now:
                 break
@@ -194,7 +192,8 @@ class Engine:
                 ripe.append(window)
             else:
                 self._set_timer(window, until)
-                self._windows.changed.append(window)
+                if window.size > SMALL:  # it may have grown enough by the next look
+                    self._windows.changed.append(window)
         return ripe
 
     def _evaluate(self, windows: list[FactWindow], instant: int) -> list[Emission]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.node_facts import NodeFacts
@@ -43,7 +44,7 @@ class KeyedWindows:
         skew: see `patterns.contract.Window`.
         forget: called with every window that is dropped.
 
-    `changed` lists the windows to evaluate, each once.
+    `changed` lists the windows that facts called on since the last look, some of them twice.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class KeyedWindows:
                     needed = True
                     window = owner.windows.get(key)
                     present = None if window is None else window.facts.get(kind)
-                    if window is not None and present and watermark <= time > present[-1].time:
+                    if window is not None and present and watermark <= time > window.newest:
                         # The usual case of `_put`, inline because nearly every fact takes it.
                         present.append(fact)
+                        window.newest = time
                         window.size += 1
                         stats.held += 1
                         if kind in window.wakes:
@@ -110,7 +112,7 @@ class KeyedWindows:
         if window is None:
             if self._stats.windows >= self._limits.windows:
                 self._make_room()
-            window = FactWindow(key, self._skew, owner.index, fact.time, wakes=owner.triggers)
+            window = FactWindow(key, self._skew, owner.index, fact.time, fact.time, wakes=owner.triggers)
             owner.windows[key] = window
             self._stats.windows += 1
         size = window.size
@@ -123,12 +125,15 @@ class KeyedWindows:
 
     def _wake(self, owner: PatternWindows, window: FactWindow, kind: type[Fact]) -> None:
         """Have a window evaluated because of a fact of this type."""
-        if window.state < CHANGED:
-            self.changed.append(window)
+        self.changed.append(window)
         if kind in owner.triggers:
             window.state, window.wakes = TRIGGERED, frozenset()
         else:
             window.state, window.wakes = CHANGED, owner.triggers
+
+    def waiting(self) -> list[FactWindow]:
+        """Return all windows that changed since their last evaluation."""
+        return [window for owner in self.patterns for window in owner.windows.values() if window.state >= CHANGED]
 
     # -- forgetting ---------------------------------------------------------------------------------------------------
 
@@ -173,21 +178,15 @@ class KeyedWindows:
         while self._stats.windows >= most:
             owner = max(self.patterns, key=lambda owner: len(owner.windows))
             excess = min(self._stats.windows - most, len(owner.windows) // 16) + 1
-            gone = heapq.nsmallest(excess, owner.windows.values(), key=_newest)
-            dropped = sum(window.size for window in gone)
+            gone = heapq.nsmallest(excess, owner.windows.values(), key=attrgetter("newest"))
             self._stats.evicted_windows += len(gone)
-            self._stats.held -= dropped
-            self._stats.evicted_total += dropped
+            self._stats.evicted_total += sum(window.size for window in gone)
             self._drop(owner, gone)
 
     def _drop(self, owner: PatternWindows, windows: Collection[FactWindow]) -> None:
         for window in windows:
             del owner.windows[window.key]
+            self._stats.held -= window.size
             window.state = DORMANT  # so that it is not evaluated if it is among the changed ones
             self._forget(window)
         self._stats.windows -= len(windows)
-
-
-def _newest(window: FactWindow) -> int:
-    """Return the time of the newest fact."""
-    return max((facts[-1].time for facts in window.facts.values() if facts), default=0)

@@ -23,8 +23,6 @@ MOST_NODES: Final = 16_384
 class NodeFacts:
     """Node-scoped facts and windows by node, for one pattern."""
 
-    __slots__ = ("_facts", "_keys", "_node_scoped", "_stats", "_triggers", "_windows")
-
     def __init__(self, pattern: Pattern[Any], stats: EngineStats) -> None:
         self._keys = pattern.keys
         self._node_scoped = frozenset(pattern.node_scoped)

@@ -44,6 +44,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         skew: how far the clocks of two nodes may disagree.
         pattern: the position of the pattern in the engine.
         oldest: no fact is older than this.
+        newest: no fact began later than this.
         facts: by type, each sorted by (time, uid).
         size: the number of facts.
         indexes: made by `grouped` and `distinct`: how many facts of a type were read, and the groups or values.
@@ -63,6 +64,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     skew: int
     pattern: int = 0
     oldest: int = 0
+    newest: int = 0
     facts: dict[type[Fact], list[Any]] = msgspec.field(default_factory=dict)
     size: int = 0
     indexes: dict[tuple[type[Fact], Callable[[Any], Any], type], tuple[int, Any]] = {}
@@ -110,7 +112,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         """
         kind, time = type(fact), fact.time
         facts = self.facts.setdefault(kind, [])
-        self.oldest = min(self.oldest, time)
+        self.oldest, self.newest = min(self.oldest, time), max(self.newest, time)
         if not facts or time > facts[-1].time:
             facts.append(fact)
             self.size += 1
@@ -145,6 +147,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
                     facts[:place] = kept
                     self._drop_indexes(kind)
         self.oldest = min((facts[0].time for facts in self.facts.values() if facts), default=cutoff)
+        self.newest = max((facts[-1].time for facts in self.facts.values() if facts), default=0)
         self.size -= dropped
         return dropped
 

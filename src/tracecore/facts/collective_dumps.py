@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from tracecore.signals.flight_recorder.dump import Entry
     from tracecore.signals.flight_recorder.exchange import Misfit
-    from tracecore.signals.flight_recorder.raw_entries import Frame
-    from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Member
+    from tracecore.signals.flight_recorder.raw_entries import StackFrame
+    from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps
 
 #: Frames of the framework and the interpreter are not user code.
 _LIBRARY: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/", "<string>", "<frozen ", "/ray/")
 
 
-def user_frame(frames: Sequence[Frame]) -> str | None:
+def user_frame(frames: Sequence[StackFrame]) -> str | None:
     """The innermost line of the user's own code; where all is library, the outermost line there is."""
     for frame in frames:
         if frame.filename and not any(part in frame.filename for part in _LIBRARY):
@@ -37,7 +37,7 @@ def user_frame(frames: Sequence[Frame]) -> str | None:
     return str(frames[-1]) if frames else None
 
 
-def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | None = None) -> list[Fact]:
+def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], Entry | None] | None = None) -> list[Fact]:
     """The facts of a set of dumps.
 
     Args:
@@ -62,13 +62,13 @@ def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | N
     return facts
 
 
-def _crossed(joined: Joined) -> Iterator[GroupCrossed]:
+def _crossed(joined: JoinedDumps) -> Iterator[GroupCrossed]:
     """Ranks that gave one name to groups of different members, and met the wrong peers there.
 
     Each rank may number its own groups, so a name that is used twice means nothing by itself. A collective of all
     members that ended although one of them never used the group ended with somebody else.
     """
-    named_so: dict[str, list[tuple[GroupState, list[Member], tuple[int, ...]]]] = {}
+    named_so: dict[str, list[tuple[GroupState, list[GroupMember], tuple[int, ...]]]] = {}
     for group in joined.groups:
         never = tuple(m.rank for m in group.present.values() if not m.path)
         ended = [m for m in group.present.values() if m.path and m.last_completed > 0 and _of_all(m.last)]
@@ -94,7 +94,7 @@ def _of_all(entry: Entry | None) -> bool:
     return (_operation(entry) or "").lstrip("_").startswith(("all", "reduce_scatter", "barrier"))
 
 
-def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
+def _progress(group: GroupState, joined: JoinedDumps, called_so: dict[str, str]) -> Iterator[GroupProgress]:
     earlier = _settled(group.settled) if group.settled is not None else None
     for rank, member in group.present.items():
         waits = member.waits_in
@@ -133,7 +133,7 @@ def _settled(found: Disagreement) -> str:
     return f"at seq {found.seq} {named(odd.ranks)} called {what[1]} and {named(found.sides[0].ranks)} {what[0]}"
 
 
-def _exchanging(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+def _exchanging(group: GroupState, joined: JoinedDumps, found: Misfit | None) -> Iterator[CollectiveEntry]:
     """The calls of an all-to-all that does not add up, with what each rank sends and expects."""
     if found is None:
         return
@@ -152,7 +152,7 @@ def _exchanging(group: GroupState, joined: Joined, found: Misfit | None) -> Iter
         )
 
 
-def _waiting(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+def _waiting(group: GroupState, joined: JoinedDumps, found: Misfit | None) -> Iterator[CollectiveEntry]:
     told = found.entries if found is not None else {}
     for rank, member in group.present.items():
         entry = member.entry if member.first_waiting is not None else None
@@ -164,12 +164,12 @@ def _waiting(group: GroupState, joined: Joined, found: Misfit | None) -> Iterato
             yield _entry(group, rank, member, member.pending[0], joined)
 
 
-def _scattered(joined: Joined) -> Iterator[CollectiveEntry]:
+def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
     """Ranks that wait for the same ones, each in another group: said to wait behind the one that began it.
 
     In groups of two nobody waits together, though the whole job may stand.
     """
-    waiting: dict[tuple[int, ...], list[tuple[GroupState, Member, Entry]]] = {}
+    waiting: dict[tuple[int, ...], list[tuple[GroupState, GroupMember, Entry]]] = {}
     for group in joined.groups:
         mine = [m for m in group.present.values() if m.waits_in is None or m.pending]
         stuck = [(m, entry) for m in mine if (entry := _unfinished(m)) is not None]
@@ -198,14 +198,14 @@ def _scattered(joined: Joined) -> Iterator[CollectiveEntry]:
                 )
 
 
-def _unfinished(member: Member) -> Entry | None:
+def _unfinished(member: GroupMember) -> Entry | None:
     """The operation this member is in."""
     if member.pending and (member.first_waiting is None or member.waits_in is not None):
         return member.pending[0]
     return member.entry if member.first_waiting is not None else None
 
 
-def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: Joined) -> CollectiveEntry:
+def _entry(group: GroupState, rank: int, member: GroupMember, entry: Entry, joined: JoinedDumps) -> CollectiveEntry:
     # The caller knows that it has not ended, whatever its record says after an abort.
     return CollectiveEntry(
         time=entry.started or entry.created or joined.end,
@@ -229,7 +229,7 @@ def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: J
 
 def _disagreeing(
     group: GroupState,
-    joined: Joined,
+    joined: JoinedDumps,
     reread: Callable[[str, str, int], Entry | None] | None,
     found: Disagreement | None,
 ) -> Iterator[CollectiveEntry]:
@@ -275,7 +275,7 @@ def _arrivals(group: GroupState) -> Iterator[Arrival]:
         )
 
 
-def _moment(entry: Entry | None, joined: Joined) -> int:
+def _moment(entry: Entry | None, joined: JoinedDumps) -> int:
     return entry.created if entry is not None and entry.created else joined.end
 
 

@@ -48,7 +48,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
-class Received(msgspec.Struct):
+class ReceivedFacts(msgspec.Struct):
     """The facts of a payload, and what could not be used.
 
     Args:
@@ -174,13 +174,13 @@ def is_fact(record: Mapping[str, Any]) -> bool:
     return _KIND in (record.get("attributes") or ())
 
 
-def read(logs: Mapping[str, Any]) -> Received:
+def read(logs: Mapping[str, Any]) -> ReceivedFacts:
     """Return the facts of an OTLP logs payload.
 
     What cannot be used is counted by reason and never fatal: `newer_version`, `unknown_kind`, `too_large`,
     `malformed`.
     """
-    found = Received([], {}, Counter())
+    found = ReceivedFacts([], {}, Counter())
     for entry in logs.get("resource_logs") or ():
         whose = (entry.get("resource") or {}).get("attributes") or {}
         for held in entry.get("scope_logs") or ():

@@ -1,7 +1,8 @@
 """The jobs of a fleet, and what facts and verdicts say about each of them.
 
-A fact belongs to the job that it names, else to the jobs that run where it was seen, else to the only job there is. A
-fact or verdict about a node on which no job is known is kept under the node, and moves to the first job seen there.
+A fact belongs to the job that it names, else to the jobs that run where it was seen, else to the only job there is if
+nothing says where that one runs. A fact or verdict about a node on which no job is known is kept under the node, and
+moves to the first job seen there.
 """
 
 from __future__ import annotations
@@ -343,12 +344,13 @@ class JobTable:
             return [self.get(_STRANGER + fact.pod)]
         if here := self._running_at((fact.pod, fact.node)):
             return here
-        if (only := self._only_job()) is not None:
-            return [only]
         by_machine = isinstance(fact, StorageError) and fact.is_of_machine
-        if not fact.node or (fact.layer in ("stdout", "flight_recorder", "scheduler") and not by_machine):
-            return [self.get("")]
-        return [self.get(LONE + fact.node)]
+        by_job = fact.layer in ("stdout", "flight_recorder", "scheduler") and not by_machine
+        only = self._only_job()
+        # A job that says where it runs does not run elsewhere: whoever does may not have been heard yet.
+        if only is not None and (by_job or not fact.node or not only.places):
+            return [only]
+        return [self.get("" if by_job or not fact.node else LONE + fact.node)]
 
     def _only_job(self) -> JobState | None:
         """Return the one job that has a name: facts that name no job are about it."""

@@ -20,7 +20,9 @@ import msgspec
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import Xid
 from tracecore.facts.host import Heartbeat
+from tracecore.facts.xid_catalog import entry
 from tracecore.incidents import node_trouble, precedence
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import WENT_ON, arbitrate
@@ -170,7 +172,7 @@ class LiveIncidents:
         finding = arbitrate([*job.verdicts.values()], run, layers)
         # A stop that was asked for is no incident.
         incidents = [i for i in finding.incidents if i.root is None or i.root.verdict.pattern_name != "planned_stop"]
-        incidents = [i for i in incidents if not self._is_old_news(job, i, now)]
+        incidents = [i for i in incidents if not _tells_of_no_failure(i) and not self._is_old_news(job, i, now)]
         troubles = node_trouble.uncited(facts, job.verdicts.values()) if incidents else []
         notes = tuple(node_trouble.notes(troubles, run))
         trouble = tuple(sorted(fact.uid for fact in troubles))
@@ -303,6 +305,17 @@ class LiveIncidents:
             if life is not None and life.is_open:
                 return job, life
         return None
+
+
+def _tells_of_no_failure(incident: Incident) -> bool:
+    """Tell whether an incident rests on nothing but Xids that inform, or that speak about another Xid.
+
+    Without a recording's end, a step that is late does not mean that the job failed.
+    """
+    if incident.root is not None or not incident.evidence:
+        return False
+    known = [entry(fact.code) if isinstance(fact, Xid) else None for fact in incident.evidence]
+    return all(row is not None and row.fault in ("none", "follow_up") for row in known)
 
 
 def _end_of_trouble(job: JobState, life: Life, incident: Incident, attempt: runs.JobAttempt | None) -> int:

@@ -317,6 +317,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         causes=("collective_mismatch",),
+        effects=("checkpointer_hang",),
+        bonds=("job",),
+        reason="ranks called different collectives, so those that save wait in vain for the others",
+        test=lambda cause, effect: not any(f.kind in ("storage_error", "storage_event") for f in effect.evidence),
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
         effects=("worker_crash",),
         bonds=("job",),
         reason="the collectives did not match, and the library gave up",

@@ -212,36 +212,43 @@ def _receiver(at: At, mistakes: list[FileError]) -> Receiver:
     for key, kind in names.items():
         for number, item in enumerate(_items(entry, key, mistakes)):
             with _noting(mistakes):
-                way = _way(item, kind)
-                way.name = f"{kinds.name_of(kind)}/{number}"
-                ways.append(way)
+                way = _way(item, kind, mistakes)
+                if way is not None:
+                    way.name = f"{kinds.name_of(kind)}/{number}"
+                    ways.append(way)
     if "name" not in entry:
         raise at.error("'name' is missing")
     return Receiver(name=entry["name"].text(), ways=ways)
 
 
-def _way(at: At, kind: type[Kind]) -> Kind:
-    """One entry of `slack_configs` and the like, by the fields of its kind."""
+def _way(at: At, kind: type[Kind], mistakes: list[FileError]) -> Kind | None:
+    """One entry of `slack_configs` and the like, by the fields of its kind; None where one of them is wrong."""
     options = {field.encode_name: field for field in msgspec.structs.fields(kind) if field.name != "name"}
-    known = [*options, *(f"{name}_file" for name in kind.SECRETS)]
-    entry = at.mapping(known)
+    before = len(mistakes)
+    entry = at.mapping([*options, *(f"{name}_file" for name in kind.SECRETS)], mistakes=mistakes)
     values: dict[str, Any] = {}
     for name, field in options.items():
-        if name in kind.SECRETS:
-            if (secret := _secret(entry, name)) is not None:
+        is_secret = name in kind.SECRETS
+        with _noting(mistakes):
+            if is_secret and (secret := _secret(entry, name)) is not None:
                 values[name] = secret
-        elif name in entry:
-            values[name] = _value(entry[name])
-        if name not in values and field.required:
-            more = f" (or {name}_file)" if name in kind.SECRETS else ""
-            raise at.error(f"{name!r}{more} is missing")
-    try:
-        way = msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        raise at.error(str(error)) from None
+            elif not is_secret and name in entry:
+                values[name] = _converted(entry[name], name, field.type)
+            elif field.required:
+                raise at.error(f"{name!r}{f' (or {name}_file)' if is_secret else ''} is missing")
+    if len(mistakes) > before:
+        return None
+    way = msgspec.convert(values, kind)
     if problem := way.problem():
         raise at.error(problem)
     return way
+
+
+def _converted(at: At, name: str, kind: Any) -> Any:
+    try:
+        return msgspec.to_builtins(msgspec.convert(_value(at), kind))
+    except msgspec.ValidationError as error:
+        raise at.error(f"{name}: {error}") from None
 
 
 def _secret(entry: dict[str, At], name: str) -> str | None:

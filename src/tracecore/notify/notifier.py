@@ -26,7 +26,7 @@ from tracecore.notify.failing import FailingReceivers
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.kinds import Kind, Refused, TryAgain
 from tracecore.notify.message import MOST, Message
-from tracecore.notify.planning import Member, Plan, Standing, plan
+from tracecore.notify.planning import GroupedIncident, GroupPlan, Standing, plan
 from tracecore.notify.rendering import render
 from tracecore.notify.routes import SECOND
 from tracecore.notify.suppression import Suppression
@@ -255,7 +255,7 @@ class Notifier:
         }
         groups.keep_reasons(connection, group.number, rows, {n: why for n, why in reasons.items() if known[n].active})
         held = [
-            Member(
+            GroupedIncident(
                 id=known[row.incident].id, joined=row.joined_at, standing=standings[row.incident],
                 digest=known[row.incident].told.digest(), acknowledged=known[row.incident].acknowledged,
                 told=row.told, told_digest=row.told_digest,
@@ -286,7 +286,7 @@ class Notifier:
         )  # fmt: skip
 
     def _rest(
-        self, connection: Connection, group: Row[Any], known: dict[int, KnownIncident], planned: Plan, now: int
+        self, connection: Connection, group: Row[Any], known: dict[int, KnownIncident], planned: GroupPlan, now: int
     ) -> None:
         """Nothing to send: wait, or close a group that is over."""
         if planned.next is not None or any(one.active for one in known.values()):
@@ -298,7 +298,7 @@ class Notifier:
         else:
             _change(connection, group.number, next_at=ends, sending="", due_at=None)
 
-    def _message(self, group: Row[Any], planned: Plan, shown: list[KnownIncident], delivery: str) -> Message:
+    def _message(self, group: Row[Any], planned: GroupPlan, shown: list[KnownIncident], delivery: str) -> Message:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
@@ -431,7 +431,7 @@ class Notifier:
         )  # fmt: skip
 
 
-def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: Plan) -> bool:
+def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: GroupPlan) -> bool:
     """Whether a message names an incident: one it is about, or one that was told before.
 
     A change in place must not mention what is new: nobody would notice.

@@ -21,7 +21,7 @@ SETTLE: Final = 2 * SECOND
 RECHECK: Final = 30 * SECOND
 
 
-class Member(msgspec.Struct, kw_only=True, frozen=True):
+class GroupedIncident(msgspec.Struct, kw_only=True, frozen=True):
     """One incident of a group.
 
     Args:
@@ -41,7 +41,7 @@ class Member(msgspec.Struct, kw_only=True, frozen=True):
     told_digest: str = ""
 
 
-class Plan(msgspec.Struct, kw_only=True, frozen=True):
+class GroupPlan(msgspec.Struct, kw_only=True, frozen=True):
     """The next step for a group.
 
     Args:
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def plan(
-    members: Sequence[Member],
+    members: Sequence[GroupedIncident],
     route: Route,
     now: int,
     *,
@@ -65,7 +65,7 @@ def plan(
     edits: bool,
     send_resolved: bool = True,
     refresh: int = 0,
-) -> Plan:
+) -> GroupPlan:
     """Decide what to send about a group.
 
     Args:
@@ -79,7 +79,7 @@ def plan(
     over = [member for member in members if member.standing == "resolved" and member.told == "firing"]
     lasting = [member for member in members if member.told == "firing" and member.standing != "resolved"]
     better = [member for member in firing if member.told == "firing" and member.told_digest != member.digest]
-    dues: list[tuple[int, Reason, list[Member]]] = []
+    dues: list[tuple[int, Reason, list[GroupedIncident]]] = []
     if fresh:
         # A group without a firing incident starts again, as in Alertmanager.
         begins = min(member.joined for member in fresh) + route.group_wait
@@ -91,7 +91,8 @@ def plan(
         dues.append((sent + (SETTLE if edits else route.group_interval), "resolved", over))
     if better and edits and sent is not None:
         dues.append((sent + SETTLE, "updated", better))
-    if lasting and firing and noticed is not None and not all(member.acknowledged for member in firing):
+    if lasting and firing and not fresh and noticed is not None and not all(member.acknowledged for member in firing):
+        # What is new is told as new, and reminds of the others: nobody looks for it in a reminder.
         dues.append((noticed + route.repeat_interval, "repeated", [m for m in firing if not m.acknowledged]))
     if refresh and lasting and sent is not None:
         dues.append((sent + refresh, "updated", []))
@@ -99,8 +100,8 @@ def plan(
     for reason in ("opened", "joined", "resolved", "repeated", "updated"):
         for _, why, whom in due:
             if why == reason:
-                return Plan(reason=reason, new=[member.id for member in whom], next=now + SETTLE)
+                return GroupPlan(reason=reason, new=[member.id for member in whom], next=now + SETTLE)
     later = [time for time, _, _ in dues]
     if any(member.standing == "suppressed" for member in members):
         later.append(now + RECHECK)
-    return Plan(reason=None, next=min(later) if later else None)
+    return GroupPlan(reason=None, next=min(later) if later else None)

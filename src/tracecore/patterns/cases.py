@@ -71,14 +71,14 @@ class CaseError(ValueError):
         self.path, self.line, self.message = path, line, message
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class TimedFact(msgspec.Struct, frozen=True):
     """A fact and when the engine is told of it."""
 
     at: int
     fact: Fact
 
 
-class Expectation(msgspec.Struct, frozen=True):
+class ExpectedVerdicts(msgspec.Struct, frozen=True):
     """The verdicts expected at this instant, each a part of one document; none when empty."""
 
     at: int
@@ -93,8 +93,8 @@ class Case(msgspec.Struct, frozen=True):
     path: Path
     line: int
     settings: Mapping[str, Any]
-    arrivals: tuple[Arrival, ...]
-    expectations: tuple[Expectation, ...]
+    arrivals: tuple[TimedFact, ...]
+    expectations: tuple[ExpectedVerdicts, ...]
     pattern: str = ""
 
     #: Keys a case may have.
@@ -224,7 +224,7 @@ class _Reader:
         arrivals.sort(key=lambda arrival: arrival.at)
         if document.get("order") == "reversed":
             last = max((a.at for a in arrivals), default=self.start)
-            arrivals = [Arrival(last + i, a.fact) for i, a in enumerate(reversed(arrivals))]
+            arrivals = [TimedFact(last + i, a.fact) for i, a in enumerate(reversed(arrivals))]
         elif "order" in document:
             raise self.fail("`order` can only be `reversed`", document, "order")
         expectations = self._expectations(document)
@@ -249,11 +249,11 @@ class _Reader:
             value = value.replace(tzinfo=datetime.UTC)
         return int(value.timestamp()) * SECOND + value.microsecond * 1000
 
-    def _facts(self, document: Any) -> list[Arrival]:
+    def _facts(self, document: Any) -> list[TimedFact]:
         entries = document.get("facts") or []
         if not isinstance(entries, Sequence) or isinstance(entries, str):
             raise self.fail("`facts` is a list", document, "facts")
-        arrivals: list[Arrival] = []
+        arrivals: list[TimedFact] = []
         for index, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or len(entry) != 1:
                 raise self.fail("a fact is one line, `- t+30s xid: {…}`", entries, index)
@@ -269,7 +269,7 @@ class _Reader:
                 raise self.fail(f"`{label}`: {error}", entries, index) from None
         return arrivals
 
-    def _repeat(self, entry: Mapping[str, str | None], fields: dict[str, Any]) -> Iterator[Arrival]:
+    def _repeat(self, entry: Mapping[str, str | None], fields: dict[str, Any]) -> Iterator[TimedFact]:
         times = int(entry["times"] or 1)
         if times > MAX_REPEAT:
             raise ValueError(f"at most {MAX_REPEAT} times")
@@ -286,7 +286,7 @@ class _Reader:
                 uid = f"{uid}#{seen}"
             fact = build(kind, values, time, uid)
             arrives = moment(entry["arrives"], self.start) if entry["arrives"] else time
-            yield Arrival(max(arrives, time), fact)
+            yield TimedFact(max(arrives, time), fact)
 
     def _type(self, name: str) -> type[Fact]:
         from tracecore.facts.catalog import snake, type_named
@@ -307,7 +307,7 @@ class _Reader:
                 return moment(value, self.start)
         return value
 
-    def _signals(self, document: Any) -> list[Arrival]:
+    def _signals(self, document: Any) -> list[TimedFact]:
         entries = document.get("signals")
         if not entries:
             return []
@@ -317,10 +317,10 @@ class _Reader:
             facts = facts_of(plain(entries), lambda text: moment(text, self.start))
         except ValueError as error:
             raise self.fail(str(error), document, "signals") from None
-        return [Arrival(fact.time, fact) for fact in facts]
+        return [TimedFact(fact.time, fact) for fact in facts]
 
-    def _expectations(self, document: Any) -> list[Expectation]:
-        expectations: list[Expectation] = []
+    def _expectations(self, document: Any) -> list[ExpectedVerdicts]:
+        expectations: list[ExpectedVerdicts] = []
         expect_at = document.get("expect_at") or {}
         if not isinstance(expect_at, Mapping):
             raise self.fail(
@@ -339,9 +339,9 @@ class _Reader:
 
     def _expectation(
         self, node: Any, label: Any, verdicts: tuple[Mapping[str, Any], ...], place: int | None = None
-    ) -> Expectation:
+    ) -> ExpectedVerdicts:
         try:
-            return Expectation(moment(label, self.start), str(label), verdicts)
+            return ExpectedVerdicts(moment(label, self.start), str(label), verdicts)
         except ValueError as error:
             raise self.fail(str(error), node, label if place is None else place) from None
 

@@ -159,16 +159,20 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def attributes(self) -> dict[str, Any]:
         """The attributes of the OTLP record that carries this verdict; an empty string is never among them."""
         document = self.document()
-        attributes: dict[str, Any] = {
+        return {
             "pattern.id": self.pattern_id,
             "pattern.name": self.pattern_name,
             "pattern.confidence": self.confidence,
             "pattern.headline": document["headline"],
             "pattern.remediation": document["remediation"],
             "pattern.verdict_json": msgspec.json.encode(document).decode(),
+            **filled(self.promoted()),
         }
-        attributes.update({name: value for name, value in self.promoted().items() if value is not None and value != ""})
-        return attributes
+
+
+def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that say something: not None, nor an empty text."""
+    return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
 class LastLines(msgspec.Struct, frozen=True):
@@ -242,7 +246,7 @@ class Suspects(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def trail(facts: Sequence[Fact], skew: int = 0) -> Iterator[Evidence]:
+def trail(facts: Sequence[Fact], skew: int) -> Iterator[Evidence]:
     """The evidence trail of these facts, in their order; `skew` as in `Verdict`."""
     for fact in facts:
         description = fact.describe()

@@ -38,7 +38,7 @@ REQUIRED_KINDS = ("canonical", "guard", "edge", "scope", "order", "storm", "miss
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LintFinding(msgspec.Struct, frozen=True):
     """Something that does not hold."""
 
     severity: Severity
@@ -275,31 +275,33 @@ CHECKS: tuple[tuple[Check, Severity], ...] = (
 )
 
 
-def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECKS) -> list[Finding]:
+def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECKS) -> list[LintFinding]:
     """All findings about these patterns."""
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     for label in ("id", "name"):
         values = [getattr(kind, label) for kind in kinds]
         findings += [
-            Finding("error", kind.name, "unique", f"{label} {getattr(kind, label)} is taken")
+            LintFinding("error", kind.name, "unique", f"{label} {getattr(kind, label)} is taken")
             for place, kind in enumerate(kinds)
             if getattr(kind, label) in values[:place]
         ]
     for kind in kinds:
         for check, severity in checks:
             try:
-                findings += [Finding(severity, kind.name, check.__name__, message) for message in check(kind)]
+                findings += [LintFinding(severity, kind.name, check.__name__, message) for message in check(kind)]
             except (OSError, CaseError, ValueError, KeyError) as error:
-                findings.append(Finding("error", kind.name, check.__name__, f"cannot be checked: {error}"))
+                findings.append(LintFinding("error", kind.name, check.__name__, f"cannot be checked: {error}"))
     return findings
 
 
-def unlisted(kinds: Sequence[Kind]) -> list[Finding]:
+def unlisted(kinds: Sequence[Kind]) -> list[LintFinding]:
     """Folders beside these patterns that hold a detector which is none of them."""
     homes = {folder(kind) for kind in kinds}
     beside = {path.parent for home in homes for path in home.parent.glob("*/detector.py")}
     missing = sorted(home.name for home in beside - homes)
-    return [Finding("error", name, "unlisted", "its class is not in PATTERNS, so it is never run") for name in missing]
+    return [
+        LintFinding("error", name, "unlisted", "its class is not in PATTERNS, so it is never run") for name in missing
+    ]
 
 
 def verdicts_of(kind: Kind) -> list[type[Verdict]]:

@@ -56,6 +56,17 @@ def pod_name(pod: str) -> str:
     return pod.rpartition("/")[2]
 
 
+def pod_fields(pod: str | None) -> dict[str, str]:
+    """Return the fields of a verdict that name this pod; none where it is not known."""
+    return {"k8s.pod.name": pod_name(pod), "k8s.namespace.name": namespace(pod)} if pod else {}
+
+
+def attempt_of(fact: Fact) -> str:
+    """Return the job of a fact and which start of it, for keys: sequence numbers begin anew with each start."""
+    job = fact.job or ""
+    return f"{job}#{fact.attempt}" if fact.attempt else job
+
+
 def job_keys(fact: Fact) -> tuple[Key, ...]:
     """Windows by job: `(job, "")`; without a job by namespace, and without a pod the one of a bare directory.
 

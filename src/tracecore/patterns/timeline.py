@@ -71,10 +71,12 @@ class Others(Generic[F]):
         name: says by what they are told apart: a rank, a GPU.
     """
 
-    __slots__ = ("_longest", "_name")
+    __slots__ = ("_ends", "_longest", "_name")
 
     def __init__(self, facts: Sequence[F], name: Callable[[F], object]) -> None:
         self._name = name
+        #: When each of the longest below ended; these never fall.
+        self._ends: list[int] = []
         #: For each fact, of it and those before it, the one that lasted longest, and the one of another name that did.
         self._longest: list[tuple[F, F | None]] = []
         one: F | None = None
@@ -85,6 +87,7 @@ class Others(Generic[F]):
             elif name(fact) != name(one) and (other is None or fact.end > other.end):
                 other = fact
             self._longest.append((one, other))
+            self._ends.append(one.end)
 
     def first(self, value: object, oldest: int, newest: int) -> F | None:
         """The first whose name is not this value that ended at `oldest` or later, where it began at `newest` or
@@ -97,12 +100,15 @@ class Others(Generic[F]):
             fact = of_another(pair)
             return NEVER if fact is None else fact.end
 
-        place = bisect_left(self._longest, oldest, key=end)
+        # None of another name can last longer than the longest of all.
+        place = bisect_left(self._ends, oldest)
+        if place < len(self._ends) and end(self._longest[place]) < oldest:
+            place = bisect_left(self._longest, oldest, place, key=end)
         fact = of_another(self._longest[place]) if place < len(self._longest) else None
         return fact if fact is not None and fact.time <= newest else None
 
 
-class Changes:
+class ValueChanges:
     """The places at which a sequence of values changes.
 
     Args:

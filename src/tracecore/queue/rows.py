@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tracecore.queue.task import Attempt, Spec, Task
+from tracecore.queue.task import Spec, Task, TaskAttempt
 
 if TYPE_CHECKING:
     from sqlalchemy import Row
@@ -34,9 +34,9 @@ def task_of(row: Any) -> Task:
     )
 
 
-def attempt_of(row: Row[Any]) -> Attempt:
+def attempt_of(row: Row[Any]) -> TaskAttempt:
     """Return the attempt of a row."""
-    return Attempt(
+    return TaskAttempt(
         number=row.number,
         status=row.status,
         worker=row.worker,

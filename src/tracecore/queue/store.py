@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from tracecore.queue.database import attempts, tasks
 from tracecore.queue.rows import attempt_of, task_of
-from tracecore.queue.task import STATUSES, Attempt, Spec, SpecError, Status, Task, check
+from tracecore.queue.task import STATUSES, Spec, SpecError, Status, Task, TaskAttempt, check
 from tracecore.queue.tracking import environment as check_tracking
 from tracecore.signals import private
 
@@ -262,7 +262,7 @@ class Queue:
             raise NoSuchTask(f"no task {task}")
         return task_of(row)
 
-    def attempts(self, task: int) -> list[Attempt]:
+    def attempts(self, task: int) -> list[TaskAttempt]:
         """All attempts at a task, the first first."""
         with self._reading.begin() as connection:
             rows = connection.execute(select(attempts).where(attempts.c.task == task).order_by(attempts.c.number))

@@ -73,7 +73,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     grace_s: float = 10.0
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of a task. Times are nanoseconds since the epoch."""
 
     number: int

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ from tracecore.actions.exclusion import Exclusions
 from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import Policy
 from tracecore.actions.supervisor import evidence, process
+from tracecore.actions.supervisor.background import in_background
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.keeper import now as awake
 from tracecore.actions.supervisor.process import Exit, Process, RunOptions
@@ -43,7 +45,7 @@ class Stop(Exception):
     """The attempt must end now, for the reason given."""
 
 
-class Worker:
+class QueueWorker:
     """One worker, one task at a time.
 
     Args:
@@ -145,7 +147,7 @@ class Worker:
 
 
 class _Attempt:
-    def __init__(self, worker: Worker, claim: Claim) -> None:
+    def __init__(self, worker: QueueWorker, claim: Claim) -> None:
         self.worker = worker
         self.claim = claim
         self.task: Task = claim.task
@@ -292,23 +294,11 @@ class _Attempt:
 
     def _meanwhile(self, work: Callable[[], R]) -> R:
         """Do something that takes its time, and keep the lease up meanwhile."""
-        results: list[R] = []
-        errors: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                results.append(work())
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(self._pause())
+        future = in_background(work)
+        while not future.done():
+            wait([future], self._pause())
             self.beat()
-        if errors:
-            raise errors[0]
-        return results[0]
+        return future.result()
 
     def tick(self) -> None:
         """Between two chunks of a dataset."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from tracecore.ottl.planner.doubts import joined
 from tracecore.ottl.planner.selection import ends, lined
-from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP
+from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP, WIDTH
 from tracecore.recipes.variants import Rows
+from tracecore.signals import compiled
 from tracecore.signals.arrays import np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Times: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
-_TENS: Final = 10 ** np.arange(MAX_DIGITS + 1, dtype=np.int64)
 HIDDEN: Final = b"\xff"
 _LETTER: Final = 2
 #: Kinds of bytes: digits are 1, letters 2, all others 0.
@@ -24,14 +25,14 @@ _HIGH: Final = np.uint64(0x8080808080808080)
 _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(64 - 18)
-_ALL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
-_DIGIT_BITS: Final = np.uint64(0x0F0F0F0F0F0F0F0F)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
 _SIZE: Final = 0x369DEA0F31A53F
 _NAMED: Final = 1 << 52
+#: In the order in which the compiled part wants them.
+_LIMITS: Final = np.array([WIDTH, MAX_DIGITS, MAX_STEP, _NAMED, _KIND, _WHO, _SIZE], np.int64)
 
 
 class Lines:
@@ -50,19 +51,25 @@ class Lines:
             self.ends = np.append(self.ends, len(block))
         self.starts: Array = np.append(0, self.ends[:-1] + 1)[: len(self.ends)]
 
-    def without(self, characters: bytes) -> list[bytes]:
-        """Each line without some characters."""
-        found = self.marked.translate(None, characters).split(b"\n")
-        del found[len(self.ends) :]
-        return found
+    def keyed(self, dropped: bytes) -> tuple[Array, Numbers]:
+        """Return a key of each line, the same for lines that differ in some characters only, and all numbers."""
+        if compiled.part is not None:
+            keys, first, edges = compiled.part.keyed(self.marked, self.ends, dropped)
+            return keys, Numbers(self.marked, first, edges)
+        texts = self.marked.translate(None, dropped).split(b"\n")
+        digit = np.zeros(len(self.marked) + 2, np.bool_)
+        np.less(np.frombuffer(self.marked, np.uint8) - np.uint8(48), 10, out=digit[1:-1])
+        edges = np.flatnonzero(digit[1:] != digit[:-1])
+        first = np.searchsorted(edges[::2], np.append(self.starts, len(self.marked)))
+        keys = np.fromiter(map(hash, texts[: len(self.ends)]), np.int64, len(self.ends))
+        return keys, Numbers(self.marked, first, edges)
 
     def some(self, lines: Array) -> Lines:
         """Some of the lines by themselves."""
         if len(lines) == len(self.ends):
             return self
         starts, stops = self.starts[lines], self.ends[lines]
-        spans = map(slice, starts.tolist(), stops.tolist())
-        return Lines(b"\n".join(map(self.marked.__getitem__, spans)), np.cumsum(stops - starts + 1) - 1)
+        return Lines(joined(self.marked, starts, stops), np.cumsum(stops - starts + 1) - 1)
 
     def raw(self, line: int) -> bytes:
         """A line without its terminator."""
@@ -70,7 +77,7 @@ class Lines:
 
     def newlines(self) -> Array:
         """Where the newlines are."""
-        places = self.ends if self.marked is self.block else np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10)
+        places = self.ends if self.marked is self.block else ends(self.block)
         return places[:-1] if len(places) and places[-1] == len(self.block) else places
 
 
@@ -83,13 +90,17 @@ class Mask:
 
     def __init__(self, words: Iterable[str]) -> None:
         named = {form for word in words for form in (word, word + "s")}
-        values = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
+        values = np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64)
         # By a hash of the word. A word that shares the place of another is not hidden, which does no harm.
         self._named = np.zeros(1 << 18, np.bool_)
         self._named[(values * _FACTOR) >> _SHIFT] = True
 
     def __call__(self, text: bytes) -> bytes:
         """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
+        if compiled.part is not None:
+            return compiled.part.masked(text, self._named)
+        if not text:
+            return text
         array = np.frombuffer(text, np.uint8)
         kind = np.frombuffer(text.translate(_KINDS), np.uint8)
         # Runs of bytes of one kind; those of digits and letters that touch are one token.
@@ -182,24 +193,18 @@ _NONE: Final[Array] = np.zeros(0, np.int64)
 NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE, _NONE)
 
 
-class Numbers:
+class Numbers(NamedTuple):
     """The places of numbers in the lines of a block.
 
     Args:
-        lines: of a block.
+        text: of the lines.
+        first: the first one of each line, and of the line after the last.
+        edges: where each begins and ends.
     """
 
-    def __init__(self, lines: Lines) -> None:
-        array = np.frombuffer(lines.block, np.uint8)
-        digit = np.zeros(len(array) + 2, np.bool_)
-        np.less(array - np.uint8(48), 10, out=digit[1:-1])
-        edges = np.flatnonzero(digit[1:] != digit[:-1])
-        # After the last one stands one that is empty, for lines that have none.
-        self.begins, self.ends = np.append(edges[::2], len(array)), np.append(edges[1::2], len(array))
-        #: The first one of each line, and of the line after the last.
-        self.first: Array = np.searchsorted(self.begins[:-1], np.append(lines.starts, len(array)))
-        #: The eight bytes before each place of the block, as a number.
-        self.words = np.ndarray((len(array) + 1,), np.uint64, bytes(8) + lines.block, 0, (1,))
+    text: bytes
+    first: Array
+    edges: Array
 
     def fit(self, variants: Array, rows: Rows) -> Flags:
         """Return which lines are of a variant that has as many numbers."""
@@ -211,22 +216,28 @@ class Numbers:
         return found
 
 
-def read(numbers: Numbers, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
+def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array]:
     """Return the events of lines of known shapes, and the lines whose numbers differ from their shape's.
 
     Args:
         numbers: of the lines.
         variants: of each line; below 0 for those that are none.
         rows: the variants.
-        stepless: shapes without a step.
-        timeless: shapes without a time.
     """
+    if compiled.part is not None:
+        tables = rows.about, rows.meanings, rows.times, _LIMITS
+        columns, wrong = compiled.part.read(numbers.text, numbers.edges, numbers.first, variants, tables)
+        return Progress(*columns), wrong
     right = numbers.fit(variants, rows)
     line = np.flatnonzero(right)
-    wrong = np.flatnonzero((variants >= 0) & ~right)
     variant = variants[line]
     present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
     first, after = numbers.first[line], numbers.first[line + 1]
+    # After the last number stands one that is empty, for lines that have none.
+    begins, ends = (np.append(numbers.edges[side::2], len(numbers.text)) for side in (0, 1))
+    text = np.frombuffer(numbers.text, np.uint8)
+    # The eight bytes before each place of the text, as a number.
+    words = np.ndarray((len(numbers.text) + 1,), np.uint64, bytes(8) + numbers.text, 0, (1,))
     step, who, writer, size = (np.zeros(len(line), np.int64) for _ in range(4))
     time = np.zeros(len(line))
     odd = np.zeros(len(line), np.bool_)
@@ -234,11 +245,11 @@ def read(numbers: Numbers, variants: Array, rows: Rows, stepless: Flags, timeles
     for column in range(int(rows.widths[present].max(initial=0))):
         place = _of(rows.runs, column, variant, present)
         base = np.where(place < 0, after, first) if rows.runs[present, column].min() < 0 else first
-        run = np.minimum(base + place, len(numbers.begins) - 1)
-        end = numbers.ends[run]
-        length = end - numbers.begins[run]
-        odd |= length > MAX_DIGITS
-        value = _values(numbers.words, end, length)
+        run = np.minimum(base + place, len(begins) - 1)
+        end = ends[run]
+        length = end - begins[run]
+        odd |= (length > MAX_DIGITS) & (rows.widths[variant] > column)
+        value = _values(text, end - length, length)
         for weights, sums in (
             (rows.steps, step),
             (rows.times, time),
@@ -251,16 +262,16 @@ def read(numbers: Numbers, variants: Array, rows: Rows, stepless: Flags, timeles
         if rows.lengths[present, column].any():
             size += np.where(value > 0, length, 0) * _of(rows.lengths, column, variant, present)
         if rows.fixed[present, column].any():
-            before = numbers.words[end - length] ^ _of(rows.before, column, variant, present)
+            before = words[end - length] ^ _of(rows.before, column, variant, present)
             odd |= before & _of(rows.fixed, column, variant, present) != 0
-    shape = rows.shapes[variant]
     odd |= (step >= MAX_STEP) | (step < 0)
-    step[stepless[shape]] = -1
-    time[timeless[shape]] = np.nan
+    step[rows.stepless[variant]] = -1
+    time[rows.timeless[variant]] = np.nan
     who += rows.named[variant] * _NAMED
-    found = Progress(line, variant, step, time, who, shape * _KIND + writer * _WHO + size * _SIZE)
+    found = Progress(line, variant, step, time, who, rows.shapes[variant] * _KIND + writer * _WHO + size * _SIZE)
+    wrong = np.flatnonzero((variants >= 0) & ~right)
     if odd.any():
-        wrong, found = np.append(wrong, line[odd]), found.some(~odd)
+        wrong, found = np.sort(np.append(wrong, line[odd])), found.some(~odd)
     return found, wrong
 
 
@@ -269,26 +280,10 @@ def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
     return table[present[0], column] if len(present) == 1 else table[:, column][variant]
 
 
-def _values(words: Any, end: Array, length: Array) -> Array:
-    """Return the numbers of so many digits that end before some places; of more than `MAX_DIGITS`, anything.
-
-    Args:
-        words: the eight bytes before each place of the text, as a number.
-    """
-    value = _eight(words[end], length)
-    for more in (8, 16):
-        longer = np.flatnonzero(length > more)
-        if not len(longer):
-            break
-        value[longer] += _eight(words[end[longer] - more], length[longer] - more) * _TENS[more]
+def _values(text: Any, begin: Array, length: Array) -> Array:
+    """Return the numbers of so many digits that begin at some places; of more than `MAX_DIGITS`, anything."""
+    value = np.zeros(len(begin), np.int64)
+    for place in range(min(int(length.max(initial=0)), MAX_DIGITS)):
+        inside = np.flatnonzero(length > place)
+        value[inside] = value[inside] * 10 + text[begin[inside] + place] - ord("0")
     return value
-
-
-def _eight(word: Any, length: Array) -> Array:
-    """The number that the last of eight bytes are, so many of them."""
-    word = word & (_ALL << (64 - 8 * np.minimum(length, 8)).astype(np.uint64)) & _DIGIT_BITS
-    # Digits to pairs, pairs to fours, fours to one number.
-    word = (word * np.uint64(2561) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
-    word = (word * np.uint64(6553601) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
-    found: Array = (word * np.uint64(42949672960001) >> np.uint64(32)).astype(np.int64)
-    return found

@@ -8,7 +8,7 @@ text that is different in every line does no harm.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ from tracecore.recipes.shapes import ALONE, MAX_DIGITS, NOTHING, NUMBER, UNKNOWN
 from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
-Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 #: Shapes that are learned; further ones are evaluated line by line.
 MAX_SHAPES: Final = 512
@@ -26,6 +26,10 @@ WORTH: Final = 3
 MAX_ALIKE: Final = 8
 #: Lines and outlines that are remembered; all are forgotten when there are so many.
 MAX_KEYS: Final = 1 << 16
+#: After so many lines with the same key none of which could be remembered by it, none is tried any more.
+MAX_TRIES: Final = 4
+#: A key is remembered when it came so many times before.
+SEEN: Final = 3
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
 _UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
@@ -48,6 +52,62 @@ class _Alike:
         self.seen = 0
 
 
+class Keys:
+    """A hash table with open addresses: it finds what is known by keys of 64 bits for all lines of a block at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+        self._refill()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: int) -> int:
+        """Return what is known by a key, or `UNKNOWN`."""
+        return self._known.get(key, UNKNOWN)
+
+    def add(self, key: int, found: int) -> None:
+        """Remember something by a key."""
+        if len(self._known) >= MAX_KEYS:
+            self._known.clear()
+            self._refill()
+        self._known[key] = found
+        if 2 * len(self._known) > len(self._keys):
+            self._refill()
+        else:
+            self._place(key, found)
+
+    def drop(self, unwanted: Callable[[int], bool]) -> None:
+        """Forget some of what is known."""
+        self._known = {key: found for key, found in self._known.items() if not unwanted(found)}
+        self._refill()
+
+    def find(self, keys: Array) -> Array:
+        """Return what is known by each of many keys, or `UNKNOWN`."""
+        mask = len(self._keys) - 1
+        slots = keys & mask
+        found: Array = self._found[slots]
+        left = np.flatnonzero((found != UNKNOWN) & (self._keys[slots] != keys))
+        while len(left):
+            slots[left] = slots[left] + 1 & mask
+            found[left] = self._found[slots[left]]
+            left = left[(found[left] != UNKNOWN) & (self._keys[slots[left]] != keys[left])]
+        return found
+
+    def _refill(self) -> None:
+        slots = max(1 << 10, 1 << (4 * len(self._known)).bit_length())
+        self._keys, self._found = np.zeros(slots, np.int64), np.full(slots, UNKNOWN, np.int64)
+        for key, found in self._known.items():
+            self._place(key, found)
+
+    def _place(self, key: int, found: int) -> None:
+        mask = len(self._keys) - 1
+        slot = key & mask
+        while self._found[slot] != UNKNOWN and self._keys[slot] != key:
+            slot = slot + 1 & mask
+        self._keys[slot], self._found[slot] = key, found
+
+
 class Shapes:
     """The known shapes of lines of one format. Not for two threads at a time.
 
@@ -59,17 +119,16 @@ class Shapes:
         self.ask = ask
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
-        self.keys: dict[bytes, int] = {}
-        self.masked: dict[bytes, int] = {}
+        self.keys = Keys()
+        self.masked = Keys()
         self._outlines: dict[tuple[bytes, bytes], int] = {}
         self._alike: dict[bytes, _Alike] = {}
-        #: Keys of lines that came once, by their hashes.
-        self._once: set[int] = set()
+        #: Keys of lines that came, and how often it was tried to remember something by them.
+        self._tries: dict[int, int] = {}
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
         #: Lines of each variant that were seen.
         self._counts: dict[int, int] = {}
-        self._without = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
 
@@ -96,23 +155,19 @@ class Shapes:
             found = self.rows.add(number, shape, len(spans)) if isinstance(shape, Shape) else ALONE
         return found
 
-    def remember(self, key: bytes, found: int, *, masked: bool) -> None:
-        """Keeps what was found of a line under its key."""
-        keys = self.masked if masked else self.keys
-        if len(keys) >= MAX_KEYS:
-            keys.clear()
-        keys[key] = found
-
-    def again(self, keys: Sequence[bytes]) -> list[int]:
+    def again(self, keys: Sequence[int]) -> list[int]:
         """Return a place of each key that came before, here or earlier: lines of prose have a key that comes once."""
         found: dict[int, int] = {}
-        for place, each in enumerate(map(hash, keys)):
-            if each in self._once:
-                found[each] = place
-            else:
-                self._once.add(each)
-        if len(self._once) >= MAX_KEYS:
-            self._once.clear()
+        for place, key in enumerate(keys):
+            tries = self._tries.get(key, -SEEN)
+            if tries < 0:
+                self._tries[key] = tries + 1
+            elif tries < MAX_TRIES:
+                found[key] = place
+        for key in found:
+            self._tries[key] += 1
+        if len(self._tries) >= MAX_KEYS:
+            self._tries.clear()
         return list(found.values())
 
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
@@ -141,10 +196,8 @@ class Shapes:
                 shape = self.shapes[number] if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
                     return number
-        if any(end - begin > MAX_DIGITS for begin, end in spans):
-            return ALONE
-        if alike.seen < WORTH:
-            return UNKNOWN
+        if alike.seen < WORTH or any(end - begin > MAX_DIGITS for begin, end in spans):
+            return UNKNOWN  # a number that is too long says nothing about other lines, which may have shorter ones
         if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
             return ALONE
         found = learn(raw, spans, cache(self.ask))
@@ -152,16 +205,6 @@ class Shapes:
             return found
         self.shapes.append(found)
         return len(self.shapes) - 1
-
-    def without(self) -> tuple[Flags, Flags]:
-        """Return the shapes without a step, and those without a time."""
-        if len(self._without[0]) < len(self.shapes):
-            shapes = [shape if isinstance(shape, Shape) else Shape() for shape in self.shapes]
-            self._without = (
-                np.array([shape.stepless for shape in shapes], np.bool_),
-                np.array([shape.timeless for shape in shapes], np.bool_),
-            )
-        return self._without
 
     def doubtful(self, variant: int, count: int) -> bool:
         """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
@@ -181,8 +224,7 @@ class Shapes:
         self.refused += 1
         self.shapes[number] = ALONE
         for keys in (self.keys, self.masked):
-            for key in [key for key, found in keys.items() if found >= 0 and self.rows.shapes[found] == number]:
-                del keys[key]
+            keys.drop(lambda found: found >= 0 and self.rows.shapes[found] == number)
         return False
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import Array, Flags, Progress, Times
-from tracecore.signals.arrays import np
+from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.selector import LoneLine
 
 MAX_LANES: Final = 16_384
@@ -28,7 +28,7 @@ MAX_LANES: Final = 16_384
 SKEW: Final = 2
 #: Steps back, and lines out of order, of one lane that are handed on, and how many more for each block without any: a
 #: lane with more of them has no order.
-MAX_BACK: Final = 16
+MAX_BACK: Final = 8
 MORE_BACK: Final = 2
 #: Moves after something that is no progress.
 AFTER: Final = 6
@@ -176,6 +176,7 @@ class Lanes:
         # Lines without a step are no progress of a writer that tells its steps.
         stepped = found.step[own] >= 0
         counts = stepped
+        begun = [] if stepped.all() else [who for who in _distinct(found.who[own[stepped]]) if who not in self._stepped]
         self._stepped.update(_distinct(found.who[own[stepped]]))
         if not stepped.all():
             counts = stepped | ~np.isin(found.who[own], list(self._stepped))
@@ -184,12 +185,18 @@ class Lanes:
         pause = np.append(False, (passed >= limit) & (ended[1:] > then))
         edge = np.append(False, turned) | pause
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
+        for who in begun:
+            # From its first step on, lines without one are no progress: none before that stands for one after it.
+            mine = found.who[own] == who
+            late = here[mine & ~stepped & (found.line[own] > found.line[own[mine & stepped]].min())]
+            edge[late[np.unique(ordinal[moves[late]], return_index=True)[1]]] = True
         kept = edge.copy()
         kept[:-1] |= edge[1:]
-        last = before[1:] if together else then
-        timed = follows & np.isfinite(now) & np.isfinite(last)
+        # Lanes of one writer may have clocks that are apart: each has to be in another interval by its own, too.
+        lasts = (then, before[1:]) if together else (then,)
         for every in intervals:
-            ticks = 1 + np.flatnonzero(timed & (np.floor(now / every) != np.floor(last / every)))
+            other = [np.isfinite(last) & (np.floor(now / every) != np.floor(last / every)) for last in lasts]
+            ticks = 1 + np.flatnonzero(follows & np.isfinite(now) & np.logical_and.reduce(other))
             if len(ticks) <= enough:
                 break
         kept[ticks] = True
@@ -363,7 +370,7 @@ def _one(names: Array) -> bool:
 
 
 def _distinct(names: Array) -> list[int]:
-    found: list[int] = (names[:1] if _one(names) else np.unique(names)).tolist()
+    found: list[int] = (names[:1] if _one(names) else distinct(names)).tolist()
     return found
 
 

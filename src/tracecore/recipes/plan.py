@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.ottl.planner.selection import Selector as LineSelector
     from tracecore.recipes.columns import Mask
+    from tracecore.recipes.kinds import Kinds
     from tracecore.recipes.known_shapes import Shapes
     from tracecore.recipes.shapes import Ask
     from tracecore.signals.logs.selector import Selector
@@ -74,6 +75,7 @@ class Prepared(msgspec.Struct, frozen=True):
         progress: for raw lines, those.
         searched: what `events` searches for.
         event_patterns: the guards it was made from.
+        progress_patterns: those of `progress`.
         effects: for raw lines, what progress lines must have besides; empty where that is not known.
         vocabulary: words that the recipes of progress name.
         words: those that any recipe names.
@@ -89,6 +91,7 @@ class Prepared(msgspec.Struct, frozen=True):
     progress: bytes | None
     searched: Search | None
     event_patterns: tuple[str, ...]
+    progress_patterns: tuple[str, ...]
     effects: bytes
     vocabulary: tuple[str, ...]
     words: tuple[str, ...]
@@ -118,17 +121,18 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
         progress=_of_lines(progress, always=False)[1] if guarded and progress else None,
         searched=wanted,
         event_patterns=tuple(events),
+        progress_patterns=tuple(progress),
         effects=_second_look([group for group in groups if group.processor in sampled]),
         vocabulary=_vocabulary(group for group in groups if group.processor in sampled),
         words=_vocabulary(groups) if progress else (),
     )
 
 
-def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, bytes | None]:
+def _of_lines(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> tuple[Search, bytes | None]:
     """Return the patterns to search for in raw lines, and their database; None if one cannot be searched for."""
     from tracecore.ottl.planner.selection import line_search
 
-    searched, database = compiled(line_search(patterns, always=always), once=False)
+    searched, database = compiled(line_search(patterns, always=always, dropped=dropped), once=False)
     return searched, None if searched.open else database.dump()
 
 
@@ -168,6 +172,7 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, ScanDatabase] = {}
         self._doubts: Doubts | None = None
+        self._kinds: Kinds | None = None
         self._shapes: dict[tuple[object, ...], Shapes] = {}
         self._masks: dict[tuple[str, ...], Mask] = {}
 
@@ -191,6 +196,7 @@ class LayerPlan:
             self._database("progress", prepared.progress),
             self._database("effects", prepared.effects) if prepared.effects else None,
             self._shapes_of(stream),
+            self._kinds_of_lines(),
             self._mask(prepared.vocabulary),
             self._mask(prepared.words),
             escaped=stream.format == "docker",
@@ -231,6 +237,21 @@ class LayerPlan:
         if key not in self._shapes:
             self._shapes[key] = Shapes(self._asking(stream))
         return self._shapes[key]
+
+    def _kinds_of_lines(self) -> Kinds:
+        """Return what is known of the kinds of lines of all streams."""
+        from tracecore.recipes.kinds import Kinds
+        from tracecore.recipes.shapes import VARYING
+
+        def database(name: str, patterns: Sequence[str], always: bool) -> ScanDatabase | None:
+            made = self._keep(name, lambda: _of_lines(patterns, always=always, dropped=VARYING)[1] or b"")
+            return self._database(name, made) if made else None
+
+        if self._kinds is None:
+            prepared = self._prepared
+            events = database("kinds-events", prepared.event_patterns, True)
+            self._kinds = Kinds(events, database("kinds-progress", prepared.progress_patterns, False))
+        return self._kinds
 
     @property
     def patterns(self) -> tuple[str, ...]:

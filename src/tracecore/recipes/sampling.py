@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Final
 
 from tracecore.ottl.planner.database import ScanDatabase
-from tracecore.ottl.planner.selection import Selector, plain
-from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Numbers, Progress, read
+from tracecore.ottl.planner.selection import Selector, find, plain
+from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
+from tracecore.recipes.kinds import EVENT, PROGRESS, Kinds, matching
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, UNKNOWN, VARYING, numbers
-from tracecore.signals.arrays import np
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
+from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
 
@@ -50,6 +50,7 @@ MAX_EVENTS: Final = 8
 
 #: Left out of a masked line, what is left tells what it says.
 _UNTELLING: Final = DIGITS + HIDDEN + b" "
+_NO_DIGITS: Final = bytes(set(range(256)) - set(DIGITS))
 #: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
 _CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
 _ESCAPE: Final = re.compile(rb"\\[a-z]")
@@ -64,6 +65,7 @@ class Sampler:
         progress: the database of guards of progress.
         effects: the database of what progress lines have besides, where it is known.
         shapes: of the lines of this and other streams.
+        kinds: of the same.
         mask: hides what means nothing in lines that are not known otherwise.
         event_mask: the same for lines that are no progress.
         escaped: lines are JSON.
@@ -77,6 +79,7 @@ class Sampler:
         progress: ScanDatabase,
         effects: ScanDatabase | None,
         shapes: Shapes,
+        kinds: Kinds,
         mask: Mask,
         event_mask: Mask,
         *,
@@ -88,6 +91,7 @@ class Sampler:
         self._progress = progress
         self._effects = effects
         self._shapes = shapes
+        self._kinds = kinds
         self._mask = mask
         self._event_mask = event_mask
         self._escaped = escaped
@@ -114,12 +118,15 @@ class Sampler:
         # What the lines say, without escapes and terminal codes.
         text = plain(lines.marked, self._escaped)
         said = lines if text is lines.marked else Lines(text)
-        events = self._events.lines(text, said.ends)
+        keys, all_numbers = said.keyed(VARYING)
+        says = self._kinds.says(said, keys)
+        events = self._events.lines(text, said.ends, np.flatnonzero(says & EVENT))
         cut, rest = self._partial(lines, events)
-        worded = _matching(self._progress, said)
         # A line that is more than progress is handed on by its place.
-        which = np.setdiff1d(worded, np.append(events, rest).astype(np.int64), assume_unique=True)
-        found, alone = self._progress_in(lines, said.some(which), which)
+        more = np.zeros(len(lines.ends) + 1, np.bool_)
+        more[events] = more[rest] = True
+        silent = more[: len(keys)] | (says & PROGRESS == 0)
+        found, alone = self._progress_in(lines, said, keys, all_numbers, silent)
         newlines = lines.newlines()
 
         def row(line: int) -> LoneLine:
@@ -128,17 +135,17 @@ class Sampler:
 
         reports: list[LoneLine] = []
         listed = events.tolist()
-        keys = dict(zip(listed, said.some(events).without(VARYING), strict=True))
-        masked = self._masked(said, self._repeats.open(listed, keys))
-        news = [line for line in self._repeats.news(keys, masked, settle=self._live) if line not in cut]
+        own = dict(zip(listed, keys[events].tolist(), strict=True))
+        masked = self._masked(said, self._repeats.open(listed, own))
+        news = [line for line in self._repeats.news(own, masked, settle=self._live) if line not in cut]
         if not self._live and listed:
-            also = self._telling(said, np.intersect1d(events, worded, assume_unique=True)).tolist()
-            kept, reports = self._repeats.thin(listed, keys, masked, said, row, {*also, *cut, *rest})
+            also = self._telling(said, events).tolist()
+            kept, reports = self._repeats.thin(listed, own, masked, said, row, {*also, *cut, *rest})
             events = np.array(kept, np.int64)
         picked = [events, alone]
         if self._lanes.full:
             reports += self._lanes.close()
-        if len(events) and FAILED_GROUP in text:
+        if len(events) and find(text, FAILED_GROUP) >= 0:
             # What workers say after it is another attempt: all in the order of the stream.
             reports += self._lanes.close()
             timed = np.zeros(len(found.line), np.bool_)
@@ -161,7 +168,7 @@ class Sampler:
             picked += [rows.line[places], rows.line[lasts]]
             if self._live and len(block.data) < FULL_BLOCK:
                 picked.append(rows.line[self._recent(lines, rows)])
-        chosen = np.unique(np.concatenate(picked))
+        chosen = distinct(np.concatenate(picked))
         positions = np.minimum(lines.ends[chosen], len(block.data) - 1).tolist() if len(chosen) else []
         return Picked(positions, newlines, reports, len(newlines))
 
@@ -198,30 +205,34 @@ class Sampler:
         aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
         return {line: aside.raw(number) for number, line in enumerate(events)}
 
-    def _progress_in(self, lines: Lines, some: Lines, which: Array) -> tuple[Progress, Array]:
-        """Progress lines among those that have a word of it, and those that have to be evaluated one by one.
+    def _progress_in(
+        self, lines: Lines, said: Lines, keys: Array, all_numbers: Numbers, silent: Flags
+    ) -> tuple[Progress, Array]:
+        """Progress lines of a block, and those that have to be evaluated one by one.
 
         Args:
-            lines: all lines of the block, as they are.
-            some: the text of those with a word of progress.
-            which: their numbers.
+            lines: as they are.
+            said: their text.
+            keys: of each.
+            all_numbers: of these lines.
+            silent: lines that are no progress, or more than that.
         """
-        keys = some.without(VARYING)
-        known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
-        found, wrong = self._read(Numbers(some), known, lambda line: lines.raw(int(which[line])))
+        known = self._shapes.keys.find(keys)
+        known[silent] = NOTHING
+        found, wrong = self._read(all_numbers, known, lines.raw)
         known[wrong] = UNKNOWN
-        found = found._replace(line=which[found.line])
-        others = self._telling(some, np.flatnonzero(known == UNKNOWN))
+        others = self._telling(said, np.flatnonzero(known == UNKNOWN))
         if not len(others):
             return found, _NONE
-        more, alone = self._found(lines, some.some(others), which[others], [keys[line] for line in others.tolist()])
-        return found.joined(more), alone
+        further, alone = self._found(lines, said.some(others), others, keys[others])
+        return found.joined(further), alone
 
     def _telling(self, said: Lines, which: Array) -> Array:
         """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
-        return which if self._effects is None else which[_matching(self._effects, said.some(which))]
+        which = which[matching(self._progress, said.some(which))]
+        return which if self._effects is None else which[matching(self._effects, said.some(which))]
 
-    def _found(self, lines: Lines, some: Lines, which: Array, keys: list[bytes]) -> tuple[Progress, Array]:
+    def _found(self, lines: Lines, some: Lines, which: Array, keys: Array) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
 
         Args:
@@ -232,28 +243,28 @@ class Sampler:
         """
         shapes = self._shapes
         aside = Lines(self._mask(some.block), some.ends)
-        masked = aside.without(_UNTELLING)
-        variants = np.fromiter(map(shapes.masked.get, masked, repeat(UNKNOWN)), np.int64, len(masked))
-        found = Numbers(aside)
+        masked, found = aside.keyed(_UNTELLING)
+        variants = shapes.masked.find(masked)
         shapes.rows.columns()
         unclear = (variants == UNKNOWN) | ((variants >= 0) & ~found.fit(variants, shapes.rows))
         for number in np.flatnonzero(unclear).tolist():
             # The same line may have more numbers: an identifier may happen to be one.
             count = int(found.first[number + 1] - found.first[number])
-            key = masked[number] if variants[number] == UNKNOWN else masked[number] + b" %d" % count
-            variant = shapes.masked.get(key, UNKNOWN)
+            key = int(masked[number])
+            key = key if variants[number] == UNKNOWN else hash((key, count))
+            variant = shapes.masked.get(key)
             if variant == UNKNOWN:
                 raw, text, line = lines.raw(int(which[number])), some.raw(number), aside.raw(number)
                 spans = numbers(line) if raw == text else _numbers(raw, text, line)
                 variant = ALONE if spans is None else shapes.find(line, raw, spans)
                 if variant != ALONE:
-                    shapes.remember(key, variant, masked=True)
+                    shapes.masked.add(key, variant)
             variants[number] = variant
         progress, alone = self._read(found, variants, lambda line: lines.raw(int(which[line])))
         self._remember(keys, progress, some, aside)
         return progress._replace(line=which[progress.line]), which[alone]
 
-    def _remember(self, keys: list[bytes], progress: Progress, some: Lines, aside: Lines) -> None:
+    def _remember(self, keys: Array, progress: Progress, some: Lines, aside: Lines) -> None:
         """Progress lines whose key comes again are known by it from now on.
 
         Args:
@@ -263,21 +274,16 @@ class Sampler:
             aside: the same without what means nothing.
         """
         shapes = self._shapes
-        own = [keys[line] for line in progress.line.tolist()]
-        # Lines of which digits are hidden.
-        hidden = (np.frombuffer(some.block, np.uint8) - np.uint8(48) < 10) & (
-            np.frombuffer(aside.block, np.uint8) == HIDDEN[0]
-        )
-        opaque = np.zeros(len(some.ends), np.bool_)
-        opaque[np.searchsorted(some.ends, np.flatnonzero(hidden))] = True
+        own = keys[progress.line].tolist()
         for place in shapes.again(own):
             line, variant = int(progress.line[place]), int(progress.variant[place])
-            if opaque[line]:
-                variant = shapes.rows.loosened(variant, some.raw(line), aside.raw(line))
-            elif own[place] in shapes.keys:
+            text, shown = some.raw(line), aside.raw(line)
+            if text.translate(None, _NO_DIGITS) != shown.translate(None, _NO_DIGITS):  # some of them are hidden
+                variant = shapes.rows.loosened(variant, text, shown)
+            elif shapes.keys.get(own[place]) != UNKNOWN:
                 variant = ALONE  # in other lines, an identifier is no number
             if variant != ALONE:
-                shapes.remember(own[place], variant, masked=False)
+                shapes.keys.add(own[place], variant)
 
     def _read(self, found: Numbers, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
         """Progress lines that can be read by the block, and those that cannot; `raw` gives a line as it is."""
@@ -286,8 +292,7 @@ class Sampler:
         if not (variants >= 0).any():
             return NO_PROGRESS, alone
         shapes.rows.columns()
-        stepless, timeless = shapes.without()
-        progress, wrong = read(found, variants, shapes.rows, stepless, timeless)
+        progress, wrong = read(found, variants, shapes.rows)
         refused = [
             place
             for place in self._doubtful(progress)
@@ -302,12 +307,14 @@ class Sampler:
 
     def _doubtful(self, found: Progress) -> list[int]:
         """Progress lines to compare with what recipes make of them: one of each shape that was not seen often."""
-        variants, first, counts = np.unique(found.variant, return_index=True, return_counts=True)
-        chosen: list[int] = []
-        for variant, place, count in zip(variants.tolist(), first.tolist(), counts.tolist(), strict=True):
-            if self._shapes.doubtful(variant, count):
-                chosen.append(place)
-        return chosen
+        counts = np.bincount(found.variant)
+        present = np.flatnonzero(counts)
+        doubtful = [
+            variant
+            for variant, count in zip(present.tolist(), counts[present].tolist(), strict=True)
+            if self._shapes.doubtful(variant, count)
+        ]
+        return [int(np.argmax(found.variant == variant)) for variant in doubtful]
 
     def _recent(self, lines: Lines, rows: Progress) -> Array:
         """Places of the last lines of each lane, as many as may be handed on."""
@@ -336,7 +343,7 @@ class Sampler:
         cut: list[int] = []
         rest: list[int] = [0] if self._cut and len(lines.ends) else []
         self._cut = False
-        if len(events) > MAX_EVENTS and not any(partial in lines.block for partial in PARTIALS):
+        if len(events) > MAX_EVENTS and not any(find(lines.block, partial) >= 0 for partial in PARTIALS):
             return cut, rest
         for line in events.tolist():
             head = lines.block[lines.starts[line] : lines.starts[line] + 48]
@@ -372,14 +379,6 @@ def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _matching(database: ScanDatabase, lines: Lines) -> Array:
-    """Return the numbers of the lines in which something is found."""
-    matched: list[int] = []
-    database.scan(lines.marked, _collect, matched)
-    found: Array = np.unique(np.searchsorted(lines.ends, np.array(matched, np.int64)))
-    return found
-
-
 def _numbers(raw: bytes, text: bytes, masked: bytes) -> list[tuple[int, int]] | None:
     """Return where the numbers of a line are that its text has; None if that is not certain.
 
@@ -397,7 +396,3 @@ def _numbers(raw: bytes, text: bytes, masked: bytes) -> list[tuple[int, int]] | 
 
 def _hidden(match: re.Match[bytes]) -> bytes:
     return HIDDEN * (match.end() - match.start())
-
-
-def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
-    matched.append(end - 1)

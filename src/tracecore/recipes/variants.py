@@ -26,6 +26,7 @@ class Rows:
         self._counts: list[int] = []
         self._widths: list[int] = []
         self._named: list[int] = []
+        self._without: list[tuple[bool, bool]] = []
         #: Of loose variants, the bytes before their numbers and which of these matter.
         self._before: list[tuple[list[int], list[int]] | None] = []
 
@@ -44,7 +45,8 @@ class Rows:
                 columns.append([weights.get(place, 0) for place in used])
             rows = [column + [0.0] * (WIDTH - len(used)) for column in columns]
             named = sum(known << bit for bit, known in enumerate(shape.named))
-            self._known[key] = self._added(number, count, len(used), rows, named, None)
+            without = shape.stepless, shape.timeless
+            self._known[key] = self._added(number, count, len(used), rows, named, without, None)
         return self._known[key]
 
     def loosened(self, variant: int, text: bytes, masked: bytes) -> int:
@@ -71,8 +73,8 @@ class Rows:
             padding = [0] * (WIDTH - width)
             known = [pair[0] for pair in before] + padding, [pair[1] for pair in before] + padding
             rows = [counted + [0.0] * (WIDTH - width), *meanings]
-            named = self._named[variant]
-            self._known[key] = self._added(self._shapes[variant], len(shown), width, rows, named, known)
+            same = self._named[variant], self._without[variant]
+            self._known[key] = self._added(self._shapes[variant], len(shown), width, rows, *same, known)
         return self._known[key]
 
     def _added(
@@ -82,6 +84,7 @@ class Rows:
         width: int,
         rows: list[list[float]],
         named: int,
+        without: tuple[bool, bool],
         before: tuple[list[int], list[int]] | None,
     ) -> int:
         self._rows.append(rows)
@@ -89,6 +92,7 @@ class Rows:
         self._counts.append(count)
         self._widths.append(width)
         self._named.append(named)
+        self._without.append(without)
         self._before.append(before)
         return len(self._rows) - 1
 
@@ -97,18 +101,22 @@ class Rows:
         if len(self.shapes) == len(self._rows):
             return
         table = np.array(self._rows, np.float64)
-        self.runs, self.steps, self.who, self.streams, self.lengths, self.exponents = (
-            table[:, column].astype(np.int64) for column in (0, 1, 3, 4, 5, 6)
-        )
-        self.times = table[:, 2]
-        self.shapes = np.array(self._shapes, np.int64)
-        self.counts = np.array(self._counts, np.int64)
-        self.widths = np.array(self._widths, np.int64)
-        self.named = np.array(self._named, np.int64)
-        self.loose = np.array([pair is not None for pair in self._before], np.bool_)
+        self.times = np.ascontiguousarray(table[:, 2])
         nothing = [0] * WIDTH, [0] * WIDTH
         pairs = np.array([pair or nothing for pair in self._before], np.uint64)
-        self.before, self.fixed = pairs[:, 0], pairs[:, 1]
+        whole = table[:, [0, 1, 3, 4, 5, 6]].astype(np.int64)
+        #: Of each variant and each of its numbers, what it means; the compiled part knows the order.
+        self.meanings = np.ascontiguousarray(np.concatenate((whole, pairs.view(np.int64)), 1).transpose(0, 2, 1))
+        self.runs, self.steps, self.who, self.streams, self.lengths, self.exponents, before, fixed = np.moveaxis(
+            self.meanings, 2, 0
+        )
+        self.before, self.fixed = before.view(np.uint64), fixed.view(np.uint64)
+        self.loose = np.array([pair is not None for pair in self._before], np.bool_)
+        self.stepless, self.timeless = np.array(self._without, np.bool_).T
+        traits = self.loose + 2 * self.stepless + 4 * self.timeless
+        columns = self._shapes, self._counts, self._widths, self._named, traits
+        self.about = np.array(columns, np.int64).T.copy()
+        self.shapes, self.counts, self.widths, self.named = self.about.T[:4]
 
 
 def _before(text: bytes, begin: int) -> tuple[int, int]:

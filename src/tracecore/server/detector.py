@@ -47,7 +47,7 @@ SILENCE_EVERY: Final = 30 * SECOND
 REQUESTS: Final = 500
 
 
-class LeaseLost(Exception):
+class DetectorLeaseLost(Exception):
     """Another process runs the detector now."""
 
 
@@ -112,7 +112,7 @@ class Detector:
                     self._judge_silence()
                 else:
                     self._detection = None
-            except LeaseLost:
+            except DetectorLeaseLost:
                 log.warning("another process runs the detector now")
                 self._detection = None
             except SQLAlchemyError as error:
@@ -168,7 +168,7 @@ class Detector:
         if changed:
             with self._store.database.write() as connection:
                 if not is_held(connection, LEASE, self.owner):
-                    raise LeaseLost
+                    raise DetectorLeaseLost
                 observed.write(connection)
                 if updates:
                     writing.put(self._store.database, connection, updates, now)
@@ -188,7 +188,7 @@ class Detector:
             self._silence_at = now + SILENCE_EVERY
             with self._store.database.write() as connection:
                 if not is_held(connection, LEASE, self.owner):
-                    raise LeaseLost
+                    raise DetectorLeaseLost
                 judge_silence(connection, now)
 
     def _begin(self, now: int) -> Detection:

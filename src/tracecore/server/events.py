@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +21,18 @@ LOOK_S: Final = 1.0
 #: Changes that wait for a slow viewer; of more the viewer is told to load the page again.
 WAITING: Final = 1_000
 VIEWERS: Final = 500
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something that never ends until the block is left."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 class TooManyViewers(Exception):
@@ -44,13 +56,10 @@ class Watcher:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._watch())
         try:
-            yield
+            async with in_background(self._watch()):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             for queue in self._viewers:
                 with suppress(asyncio.QueueFull):
                     queue.put_nowait(None)

@@ -1,17 +1,14 @@
-"""numpy, without the threads of its linear algebra, and with memory that is used again.
+"""numpy, without the threads of its linear algebra.
 
 Nothing here multiplies large matrices, but OpenBLAS starts a thread for every core as it is loaded, and each of them
 waits for work by spinning: a tenth of a second of processor time for each core, before anything is read. Programs that
 are started from here keep the setting of whoever started this one.
-
-The arrays of a block are as large as the block and live no longer. glibc would give their pages back to the kernel and
-fetch fresh ones for the next block: up to a thousand page faults for each MB.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
+from typing import TypeVar
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 _wanted = os.environ.get(_THREADS)
@@ -22,19 +19,15 @@ finally:
     if _wanted is None:
         del os.environ[_THREADS]
 
-#: Options of glibc's `mallopt`, and the most that it takes for the second.
-_TRIM_THRESHOLD, _KEPT = -1, 64 << 20
-_MMAP_THRESHOLD, _LARGEST = -3, 32 << 20
+Kind = TypeVar("Kind", bound=np.generic)
 
 
-def _keep_pages() -> None:
-    """Keep freed memory of up to `_KEPT` bytes; other allocators than glibc's have no such option."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+def distinct(values: np.ndarray[tuple[int], np.dtype[Kind]]) -> np.ndarray[tuple[int], np.dtype[Kind]]:
+    """Return the values ascending, each once. `np.unique` loads masked arrays, which takes longer than a small file."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
-_keep_pages()
-
-__all__ = ["np"]
+__all__ = ["distinct", "np"]

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tracecore.simulation.plays import Cause, Play, Scheduler, catalogue
+from tracecore.simulation.plays import Play, PublishedCause, Scheduler, catalogue
 
 SECOND: Final = 1_000_000_000
 DAY: Final = 86_400 * SECOND
@@ -30,7 +30,7 @@ _NAMES: Final = (
 )  # fmt: skip
 
 
-class Job(msgspec.Struct, kw_only=True):
+class SimulatedJob(msgspec.Struct, kw_only=True):
     """A job on its nodes, eight ranks on each.
 
     Args:
@@ -68,7 +68,7 @@ class Job(msgspec.Struct, kw_only=True):
         return 20_000 + 97 * self.numbered % 9_000 + 40 * self.attempt + rank % GPUS
 
 
-class Event(msgspec.Struct, kw_only=True, frozen=True):
+class RankEvent(msgspec.Struct, kw_only=True, frozen=True):
     """Something that happens to a rank of a job.
 
     Args:
@@ -97,15 +97,15 @@ class Fleet(msgspec.Struct, kw_only=True):
 
     nodes: int
     days: float
-    slots: list[list[Job]]
+    slots: list[list[SimulatedJob]]
     spares: list[str]
-    events: list[Event]
+    events: list[RankEvent]
 
     @property
     def end(self) -> int:
         return START + int(self.days * DAY)
 
-    def job_at(self, slot: int, time: int) -> Job:
+    def job_at(self, slot: int, time: int) -> SimulatedJob:
         """Return the job that runs in a slot."""
         return next((job for job in self.slots[slot] if job.begins <= time < job.ends), self.slots[slot][-1])
 
@@ -136,7 +136,7 @@ def draw(
     return fleet
 
 
-def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]]:
+def _slots(dice: random.Random, names: list[str], days: float) -> list[list[SimulatedJob]]:
     """Divide the nodes among jobs, and each part among jobs that follow each other."""
     nodes = len(names)
     sizes: list[int] = []
@@ -144,12 +144,12 @@ def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]
         each = max(1, int(nodes * size))
         sizes += [each] * int(nodes * share / each)
     sizes += [1] * (nodes - sum(sizes))
-    slots: list[list[Job]] = []
+    slots: list[list[SimulatedJob]] = []
     numbered = 0
     end = START + int(days * DAY)
     for slot, size in enumerate(sizes):
         mine, names = names[:size], names[size:]
-        jobs: list[Job] = []
+        jobs: list[SimulatedJob] = []
         at = START
         while at < end:
             # Large jobs run for weeks, small ones for hours to days.
@@ -159,7 +159,7 @@ def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]
             scheduler: Scheduler = "slurm" if slot % 2 == 0 else "kubernetes"
             name = _NAMES[dice.randrange(len(_NAMES))]
             jobs.append(
-                Job(
+                SimulatedJob(
                     name=str(480_000 + numbered) if scheduler == "slurm" else f"ml/{name}-{numbered}",
                     id=480_000 + numbered, numbered=numbered, scheduler=scheduler, nodes=[*mine], begins=at,
                     ends=at + lasts, step_s=dice.uniform(0.8, 6.0), timeout_s=dice.choice((600, 300, 180)),
@@ -171,19 +171,19 @@ def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]
     return slots
 
 
-def _events(dice: random.Random, fleet: Fleet, rate: float, noise: int, quiet: int) -> list[Event]:
+def _events(dice: random.Random, fleet: Fleet, rate: float, noise: int, quiet: int) -> list[RankEvent]:
     """Draw when something happens, and to whom: a job fails in proportion to its GPUs."""
     weights = [len(jobs[0].nodes) for jobs in fleet.slots]
     scale = rate * fleet.days / TABLE_DAYS * fleet.nodes * GPUS / TABLE_GPUS
     length = int(fleet.days * DAY)
-    drawn: list[Event] = []
+    drawn: list[RankEvent] = []
 
-    def event(cause: Cause | None, play: Play, slot: int, at: int) -> Event:
+    def event(cause: PublishedCause | None, play: Play, slot: int, at: int) -> RankEvent:
         number = len(drawn)
         job = fleet.job_at(slot, at)
         # A single node has nobody to wait for it in another collective of the fabric; it still has eight ranks.
         ends = [end for end in play.ends if end != "cancelled" or job.scheduler == "slurm"]
-        return Event(
+        return RankEvent(
             number=number, at=at, slot=slot, cause=cause.cause if cause else "", play=play,
             rank_share=dice.random(), planned=bool(cause and cause.planned), noise=cause is None,
             end=dice.choice(ends or ["watchdog"]),
@@ -219,7 +219,7 @@ def _quiet_window(dice: random.Random, length: int) -> int:
     return START + 3600 * SECOND + dice.randrange(max(1, length // QUIET)) * QUIET
 
 
-def _apart(events: list[Event]) -> None:
+def _apart(events: list[RankEvent]) -> None:
     """Move failures of one job apart: while a job restarts it cannot fail in another way."""
     last: dict[int, int] = {}
     for number, one in sorted(enumerate(events), key=lambda pair: pair[1].at):

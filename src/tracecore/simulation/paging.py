@@ -39,7 +39,7 @@ class Page(msgspec.Struct, kw_only=True, frozen=True):
     new: tuple[str, ...]
 
 
-class Kept(Kind, kw_only=True):
+class RecordingReceiver(Kind, kw_only=True):
     """A receiver that keeps what it is told and can change it, as a chat does."""
 
     EDITS: ClassVar = True
@@ -52,7 +52,7 @@ class Kept(Kind, kw_only=True):
 
 def pages(told: Sequence[ToldRevision]) -> list[Page]:
     """Return the pages that these updates of incidents lead to."""
-    kept = Kept(name="kept/0")
+    kept = RecordingReceiver(name="kept/0")
     route = Route(
         path="0", receiver="oncall", group_by=["job"], group_wait=GROUP_WAIT, group_interval=300 * SECOND,
         repeat_interval=4 * 3600 * SECOND,
@@ -80,7 +80,7 @@ def pages(told: Sequence[ToldRevision]) -> list[Page]:
     return found
 
 
-def _step(notifier: Notifier, kept: Kept, found: list[Page], clock: SetClock) -> None:
+def _step(notifier: Notifier, kept: RecordingReceiver, found: list[Page], clock: SetClock) -> None:
     while notifier.step():
         pass
     notifier.wait()

@@ -30,7 +30,7 @@ class PrintedLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     about: Literal["pod", "node", "stranger"] = "pod"
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlayedSample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fact that no text carries: a counter or a gauge.
 
     Args:
@@ -70,10 +70,10 @@ class Play(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     once: bool = False
     ends: tuple[str, ...] = ("together",)
     lines: tuple[PrintedLine, ...] = ()
-    facts: tuple[Sample, ...] = ()
+    facts: tuple[PlayedSample, ...] = ()
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PublishedCause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cause as the published table names it.
 
     Args:
@@ -95,7 +95,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     ends: dict[str, tuple[PrintedLine, ...]]
-    causes: tuple[Cause, ...]
+    causes: tuple[PublishedCause, ...]
     noise: tuple[Play, ...]
 
 

@@ -25,8 +25,8 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.network import PortState
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.record import Source
-from tracecore.simulation.fleet import BUSES, GPUS, SECOND, START, Event, Job
-from tracecore.simulation.plays import PrintedLine, Sample, Scheduler, catalogue
+from tracecore.simulation.fleet import BUSES, GPUS, SECOND, START, RankEvent, SimulatedJob
+from tracecore.simulation.plays import PlayedSample, PrintedLine, Scheduler, catalogue
 
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
 #: An agent has sent what a line says after this long at most.
@@ -57,12 +57,12 @@ def gpu_of(rank: int) -> str:
     return f"0000:{BUSES[rank % GPUS]}:00.0"
 
 
-def culprit(event: Event, job: Job) -> int:
+def culprit(event: RankEvent, job: SimulatedJob) -> int:
     """Return the rank that an event happens to."""
     return min(int(event.rank_share * job.ranks), job.ranks - 1)
 
 
-def facts_of(event: Event, job: Job) -> list[Fact]:
+def facts_of(event: RankEvent, job: SimulatedJob) -> list[Fact]:
     """Return the facts that node agents send about an event, by the time they happened."""
     rank = culprit(event, job)
     found: list[Fact] = []
@@ -79,7 +79,7 @@ def facts_of(event: Event, job: Job) -> list[Fact]:
     return sorted(found, key=lambda fact: fact.time)
 
 
-def lines_of(event: Event, job: Job) -> list[tuple[str, str, list[str]]]:
+def lines_of(event: RankEvent, job: SimulatedJob) -> list[tuple[str, str, list[str]]]:
     """Return who tells of an event, where, and the lines, in the order of time. Of several that print it, the first."""
     rank = culprit(event, job)
     found: dict[tuple[str, str], list[str]] = {}
@@ -120,11 +120,11 @@ class NodeAgent:
         return [fact for fact in found if fact.kind != "heartbeat"]
 
 
-def _seconds(line: PrintedLine, job: Job) -> float:
+def _seconds(line: PrintedLine, job: SimulatedJob) -> float:
     return float(job.timeout_s) if line.at == "timeout" else line.at
 
 
-def _read(agent: NodeAgent, event: Event, job: Job, rank: int, line: PrintedLine) -> Iterator[Fact]:
+def _read(agent: NodeAgent, event: RankEvent, job: SimulatedJob, rank: int, line: PrintedLine) -> Iterator[Fact]:
     """Yield the facts of one line, for every rank that prints it."""
     at = event.at + int(_seconds(line, job) * SECOND)
     writers = _writers(line.on, job, rank, event)
@@ -143,18 +143,18 @@ def _read(agent: NodeAgent, event: Event, job: Job, rank: int, line: PrintedLine
 def _noise(name: str, scheduler: Scheduler) -> tuple[Fact, ...]:
     """Return the facts of noise as an agent sends them, of some node at some time."""
     play = next(one for one in catalogue().noise if one.play == name)
-    job = Job(
+    job = SimulatedJob(
         name="ml/any" if scheduler == "kubernetes" else "1", id=1, numbered=1, scheduler=scheduler, nodes=["any"],
         begins=0, ends=1, step_s=1.0, timeout_s=600,
     )  # fmt: skip
-    event = Event(number=0, at=START, slot=0, cause="", play=play, rank_share=0.0, noise=True)
+    event = RankEvent(number=0, at=START, slot=0, cause="", play=play, rank_share=0.0, noise=True)
     agent = NodeAgent()
     return tuple(
         fact for line in play.lines if line.of in (None, scheduler) for fact in _read(agent, event, job, 0, line)
     )
 
 
-def _writers(on: str, job: Job, rank: int, event: Event) -> list[int]:
+def _writers(on: str, job: SimulatedJob, rank: int, event: RankEvent) -> list[int]:
     if on in ("node", "rank", "kubernetes", "gpu"):
         return [rank]
     if on == "first":
@@ -171,7 +171,7 @@ def _writers(on: str, job: Job, rank: int, event: Event) -> list[int]:
     return [*range(job.ranks)]
 
 
-def _text(text: str, event: Event, job: Job, rank: int, writer: int) -> str:
+def _text(text: str, event: RankEvent, job: SimulatedJob, rank: int, writer: int) -> str:
     """Fill in names; braces that hold no known name stay."""
     names: dict[str, object] = {
         "node": job.node(writer), "rank": writer, "local": writer % GPUS, "pid": job.pid(writer),
@@ -183,7 +183,7 @@ def _text(text: str, event: Event, job: Job, rank: int, writer: int) -> str:
     return _NAME.sub(lambda found: str(names.get(found.group(1), found.group())), text)
 
 
-def _resource(line: PrintedLine, job: Job, writer: int) -> dict[str, Any]:
+def _resource(line: PrintedLine, job: SimulatedJob, writer: int) -> dict[str, Any]:
     if line.on == "node":
         return {"host.name": job.node(writer), "tracecore.layer": "kernel"}
     if line.on == "kubernetes":
@@ -202,13 +202,13 @@ def _resource(line: PrintedLine, job: Job, writer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def log_of(job: Job, rank: int) -> str:
+def log_of(job: SimulatedJob, rank: int) -> str:
     """Return the path of a rank's log."""
     pod = job.pod(rank)
     return f"/scratch/logs/{job.id}_{rank}.out" if pod is None else f"/var/log/pods/{pod}/trainer/{rank}.log"
 
 
-def _kubernetes_event(line: PrintedLine, text: str, event: Event, job: Job, rank: int) -> dict[str, Any]:
+def _kubernetes_event(line: PrintedLine, text: str, event: RankEvent, job: SimulatedJob, rank: int) -> dict[str, Any]:
     """Return an event as `k8sobjects` gives it."""
     name = {"node": job.node(rank), "stranger": f"web-{event.number}", "pod": (job.pod(rank) or "").partition("/")[2]}
     about = {"kind": "Node" if line.about == "node" else "Pod", "name": name[line.about]}
@@ -223,7 +223,7 @@ def _kubernetes_event(line: PrintedLine, text: str, event: Event, job: Job, rank
     }  # fmt: skip
 
 
-def _of_rank(fact: Fact, event: Event, job: Job, rank: int) -> Fact:
+def _of_rank(fact: Fact, event: RankEvent, job: SimulatedJob, rank: int) -> Fact:
     """Return the same fact of another rank, node or GPU, at about the same time after the event's beginning."""
     shift = random.Random(f"{event.number} {rank}").randrange(SECOND // 2)
     if event.noise:
@@ -246,7 +246,7 @@ def _of_rank(fact: Fact, event: Event, job: Job, rank: int) -> Fact:
     return msgspec.structs.replace(fact, **changes)
 
 
-def _sampled(event: Event, job: Job, rank: int, sample: Sample) -> Iterator[Fact]:
+def _sampled(event: RankEvent, job: SimulatedJob, rank: int, sample: PlayedSample) -> Iterator[Fact]:
     kind = BY_NAME[sample.fact]
     for writer in _writers(sample.on, job, rank, event):
         of_gpu = sample.on in ("gpu", "other_gpus")

@@ -23,7 +23,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.host import Heartbeat
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.signals.record import Source
-from tracecore.simulation.fleet import GPUS, SECOND, Event, Fleet, Job
+from tracecore.simulation.fleet import GPUS, SECOND, Fleet, RankEvent, SimulatedJob
 from tracecore.simulation.reading import SetClock, culprit, detector, facts_of, log_of
 
 #: Detectors among which the jobs are divided, as the partitions of a stream are.
@@ -89,7 +89,7 @@ class PlayedWindow(msgspec.Struct, kw_only=True):
 
     begin: int
     end: int
-    events: list[Event]
+    events: list[RankEvent]
 
 
 class PlayedRun(msgspec.Struct, kw_only=True):
@@ -146,7 +146,7 @@ class Story:
     def __init__(self, fleet: Fleet, slots: list[int]) -> None:
         self._fleet = fleet
         self._slots = slots
-        self._running: dict[int, Job] = {}
+        self._running: dict[int, SimulatedJob] = {}
         self.truths: list[Truth] = []
         #: Health events that needed no action, and windows, that were played.
         self.noise = 0
@@ -160,7 +160,7 @@ class Story:
 
     def _play(self, window: PlayedWindow) -> Iterator[tuple[int, list[Fact]]]:
         facts = [*self._resume(window)]
-        events: dict[int, list[Event]] = {}
+        events: dict[int, list[RankEvent]] = {}
         for event in window.events:
             events.setdefault(event.slot, []).append(event)
         # Failures first: they decide how long the window is.
@@ -195,7 +195,7 @@ class Story:
                 self._running[slot] = job
             yield from _quiet(job, window.begin)
 
-    def _noise(self, job: Job, events: list[Event]) -> Iterator[Fact]:
+    def _noise(self, job: SimulatedJob, events: list[RankEvent]) -> Iterator[Fact]:
         """Yield what agents send about health events that need no action."""
         flapped: set[str] = set()
         for event in events:
@@ -207,7 +207,7 @@ class Story:
             self.noise += 1
             yield from facts_of(event, job)
 
-    def _fail(self, job: Job, failure: Event, begin: int, facts: list[Fact]) -> int:
+    def _fail(self, job: SimulatedJob, failure: RankEvent, begin: int, facts: list[Fact]) -> int:
         """Add what agents send from this time until the job runs again; return when that is."""
         rank = culprit(failure, job)
         gone = job.node(rank)
@@ -244,7 +244,9 @@ class Story:
         job.step -= min(job.step, 50)
         return again
 
-    def _go_on(self, job: Job, window: PlayedWindow, noise: list[Event], again: int | None) -> Iterator[Fact]:
+    def _go_on(
+        self, job: SimulatedJob, window: PlayedWindow, noise: list[RankEvent], again: int | None
+    ) -> Iterator[Fact]:
         """Yield what agents send about a job that runs until the window ends.
 
         Args:
@@ -265,7 +267,7 @@ class Story:
         yield from _reports(job, [0], window.begin, window.end, sparse=True)
 
 
-def _near(job: Job, culprit: int) -> set[int]:
+def _near(job: SimulatedJob, culprit: int) -> set[int]:
     """Return the numbers of the nodes of a job that are heard as often as agents send, the culprit's among them."""
     return {*range(0, len(job.nodes), max(1, -(-len(job.nodes) // HEARD))), culprit}
 
@@ -283,7 +285,7 @@ def _looks(window: PlayedWindow, facts: list[Fact]) -> Iterator[tuple[int, list[
         yield now, due
 
 
-def _windows(events: list[Event]) -> list[PlayedWindow]:
+def _windows(events: list[RankEvent]) -> list[PlayedWindow]:
     """Join the times around events that overlap."""
     found: list[PlayedWindow] = []
     for event in events:
@@ -301,7 +303,7 @@ def _windows(events: list[Event]) -> list[PlayedWindow]:
     return found
 
 
-def _quiet(job: Job, now: int) -> Iterator[Fact]:
+def _quiet(job: SimulatedJob, now: int) -> Iterator[Fact]:
     """Yield one report of rank 0 that stands for all since the last one."""
     since = max(job.reported, now - 86_400 * SECOND)
     if now - since < 2 * SECOND:
@@ -313,7 +315,7 @@ def _quiet(job: Job, now: int) -> Iterator[Fact]:
 
 
 def _reports(
-    job: Job,
+    job: SimulatedJob,
     ranks: list[int],
     begin: int,
     end: int,
@@ -334,7 +336,9 @@ def _reports(
     job.reported = max(job.reported, end)
 
 
-def _report(job: Job, rank: int, at: int, step: int, took: float, last: int | None = None, count: int = 1) -> Progress:
+def _report(
+    job: SimulatedJob, rank: int, at: int, step: int, took: float, last: int | None = None, count: int = 1
+) -> Progress:
     return Progress(
         time=at, last_time=last, count=count, source=Source(log_of(job, rank), ident=f"step:{job.attempt}:{rank}:{at}"),
         node=job.node(rank), pod=job.pod(rank), job=job.name, rank=rank, attempt=job.attempt, step=step,
@@ -342,7 +346,7 @@ def _report(job: Job, rank: int, at: int, step: int, took: float, last: int | No
     )  # fmt: skip
 
 
-def _heartbeats(job: Job, node: str, begin: int, end: int, every: int) -> Iterator[Fact]:
+def _heartbeats(job: SimulatedJob, node: str, begin: int, end: int, every: int) -> Iterator[Fact]:
     """Yield heartbeats at the seconds at which this node sends them, whenever the story begins."""
     phase = random.Random(node).randrange(FAR_HEARTBEAT) * SECOND
     first = begin + (phase - begin) % (every * SECOND)

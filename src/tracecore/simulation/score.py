@@ -54,6 +54,7 @@ class Score(msgspec.Struct, kw_only=True):
         false_incidents: incidents that nothing was behind, whether or not people were told of them.
         duplicates: pages about something that people had been told of.
         wrong: what was counted and not named rightly.
+        untold: failures that somebody had to be told of, and nobody was.
     """
 
     rows: list[Row]
@@ -63,6 +64,7 @@ class Score(msgspec.Struct, kw_only=True):
     false_incidents: list[str]
     duplicates: list[str]
     wrong: list[str]
+    untold: list[str]
 
     @property
     def roots_right(self) -> float:
@@ -97,6 +99,7 @@ def score(truths: Sequence[Truth], told: Sequence[ToldRevision], pages: Sequence
     total = Row(cause="all")
     rows: dict[str, Row] = {}
     wrong: list[str] = []
+    untold: list[str] = []
     for truth in truths:
         if truth.planned:
             continue
@@ -104,13 +107,16 @@ def score(truths: Sequence[Truth], told: Sequence[ToldRevision], pages: Sequence
         row = rows.setdefault(truth.cause, Row(cause=truth.cause))
         for counted in (row, total):
             _count(counted, truth, mine, paged.get(truth.number))
+        said = [_root(life) or _headline(life) for life in mine]
+        about = f"{truth.cause}, {truth.play}, {truth.end}, {truth.ranks} ranks, {truth.job}: {said}"
         if truth.signal and not _is_right(truth, mine):
-            said = [_root(life) or _headline(life) for life in mine]
-            wrong.append(f"{truth.cause}, {truth.play}, {truth.end}, {truth.ranks} ranks, {truth.job}: {said}")
+            wrong.append(about)
+        if truth.signal and truth.page == "needed" and truth.number not in paged:
+            untold.append(about)
     false_incidents = [_headline(lives[id]) for id, truth in behind.items() if truth is None or truth.planned]
     return Score(
         rows=[*rows.values()], total=total, days=days, false_pages=false_pages, false_incidents=false_incidents,
-        duplicates=duplicates, wrong=wrong,
+        duplicates=duplicates, wrong=wrong, untold=untold,
     )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def table(found: Score) -> str:
         f"duplicate pages: {len(found.duplicates)}; incidents that nothing was behind: {len(found.false_incidents)}",
     ]
     lines += [f"  wrong: {text}" for text in found.wrong]
+    lines += [f"  told to nobody: {text}" for text in found.untold]
     lines += [f"  false page: {text}" for text in found.false_pages]
     lines += [f"  duplicate page: {text}" for text in found.duplicates]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from tracecore.store.database import Database
 from tracecore.store.tables import detector_state, inbox, leases
 
 
-class Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     """A request with facts that the detector has not read yet."""
 
     number: int
@@ -26,10 +26,10 @@ class Inbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def oldest(self, limit: int) -> list[Waiting]:
+    def oldest(self, limit: int) -> list[WaitingRequest]:
         with self._database.read() as connection:
             query = select(inbox).order_by(inbox.c.number).limit(limit)
-            return [Waiting(row.number, row.at, row.tenant, row.payload) for row in connection.execute(query)]
+            return [WaitingRequest(row.number, row.at, row.tenant, row.payload) for row in connection.execute(query)]
 
     def size(self) -> int:
         """Return how many wait."""

@@ -175,17 +175,6 @@ class Silences:
                 connection.execute(changes.insert(), {"at": now, "kind": "silence", "name": id})
             return True
 
-    def silenced(self, labels: dict[str, list[str]], now: int) -> Silence | None:
-        """The silence that matches an incident now; None where none does.
-
-        Args:
-            labels: for each name of LABELS the incident's values.
-        """
-        for silence in self.find(now):
-            if silence.starts_at <= now and all(matches(matcher, labels) for matcher in silence.matchers):
-                return silence
-        return None
-
 
 def check(matchers: Sequence[Matcher]) -> None:
     """Refuse matchers that would match nothing one means, or everything.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tracecore.agent.telemetry import Telemetry
 
 
-class Lag(NamedTuple):
+class PartitionLag(NamedTuple):
     """The delay of a partition: messages, seconds of its log, and whether it is paused."""
 
     messages: int
@@ -22,13 +22,13 @@ class StreamTelemetry(Telemetry):
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         super().__init__(*([now] if now is not None else []))
-        self._lag: dict[int, Lag] = {}
+        self._lag: dict[int, PartitionLag] = {}
         self._lock = threading.Lock()
 
     def lag(self, partition: int, messages: int, seconds: float, *, paused: bool = False) -> None:
         """Note how far a partition is behind."""
         with self._lock:
-            self._lag[partition] = Lag(messages, seconds, paused)
+            self._lag[partition] = PartitionLag(messages, seconds, paused)
 
     def forget_lag(self, partition: int) -> None:
         """Forget a partition that another worker has."""
@@ -40,7 +40,7 @@ class StreamTelemetry(Telemetry):
         with self._lock:
             held = sorted(self._lag.items())
         lines = [super().render()]
-        columns: tuple[tuple[str, str, Callable[[Lag], float]], ...] = (
+        columns: tuple[tuple[str, str, Callable[[PartitionLag], float]], ...] = (
             ("tracecore_stream_lag_messages", "Messages of a partition that wait.", lambda lag: lag.messages),
             ("tracecore_stream_lag_seconds", "Time by which a partition is behind.", lambda lag: lag.seconds),
             ("tracecore_stream_paused", "1 while a partition waits for the store.", lambda lag: lag.paused),

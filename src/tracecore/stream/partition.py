@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tracecore.agent.component import Setting
-from tracecore.agent.kafka.partitions import Groups
+from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.agent.options import SECOND
 from tracecore.agent.processors.patterndetector import options as detector
 from tracecore.agent.processors.patterndetector.clock import AHEAD
@@ -54,11 +54,11 @@ _POSITION: Final = "position"
 _OUTBOX: Final = "outbox/"
 
 
-class LeaseLost(Exception):
+class PartitionLost(Exception):
     """Another worker has the partition now."""
 
 
-class Message(NamedTuple):
+class TopicMessage(NamedTuple):
     """A message of the topic, as far as it matters here."""
 
     offset: int
@@ -67,7 +67,7 @@ class Message(NamedTuple):
     layout: bytes | None = None
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class PartitionPosition(msgspec.Struct, frozen=True, array_like=True):
     """The position up to which a partition was read.
 
     Args:
@@ -103,7 +103,7 @@ class Partition:
         meter: the numbers of this partition.
     """
 
-    def __init__(self, number: int, groups: Groups, store: Store, options: Options, meter: Meter) -> None:
+    def __init__(self, number: int, groups: PartitionGroups, store: Store, options: Options, meter: Meter) -> None:
         self.number = number
         self.meter = meter
         self._groups = groups
@@ -158,7 +158,7 @@ class Partition:
         Leases(self._store.database).hold(self._lease, self._owner, FOREVER, FOREVER - 1)
         instant, waiting = 0, {}
         for _, value in self._state.items(_POSITION):
-            position = msgspec.msgpack.decode(value, type=Position)
+            position = msgspec.msgpack.decode(value, type=PartitionPosition)
             self.offset, self.clock = position.offset, position.clock
             instant, waiting = position.instant, position.waiting
             if position.layout != self._groups.layout:
@@ -175,9 +175,9 @@ class Partition:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def take(self, messages: Sequence[Message], wall: int) -> list[tuple[Message, str]]:
+    def take(self, messages: Sequence[TopicMessage], wall: int) -> list[tuple[TopicMessage, str]]:
         """Take messages in the order of the log; return those that cannot be read, with the reason."""
-        poison: list[tuple[Message, str]] = []
+        poison: list[tuple[TopicMessage, str]] = []
         for message in messages:
             self._follow(message)
             self.advance(min(message.time, wall + AHEAD) if message.time > 0 else wall)
@@ -191,7 +191,7 @@ class Partition:
         self._hand_on()
         return poison
 
-    def _follow(self, message: Message) -> None:
+    def _follow(self, message: TopicMessage) -> None:
         """Check that no message is missing."""
         if self.offset is not None and message.offset > self.offset:
             lost = message.offset - self.offset
@@ -259,7 +259,7 @@ class Partition:
         if not self.dirty or self.offset is None:
             return
         self._hand_on()
-        position = Position(
+        position = PartitionPosition(
             self.offset,
             self.clock,
             self._groups.layout,
@@ -269,7 +269,7 @@ class Partition:
         told: list[IncidentMessage] = []
         with self._store.database.write() as connection:
             if not is_held(connection, self._lease, self._owner):
-                raise LeaseLost
+                raise PartitionLost
             self._observer.write(connection)
             if self._updates:
                 stored = writing.put(self._store.database, connection, self._updates, self.clock)

@@ -11,11 +11,11 @@ from tracecore.agent.web import OwnServer
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
 from tracecore.stream.metrics import StreamTelemetry
-from tracecore.stream.worker import Worker
+from tracecore.stream.worker import StreamWorker
 
 
 @contextmanager
-def running(options: Options) -> Iterator[Worker]:
+def running(options: Options) -> Iterator[StreamWorker]:
     """Give a worker with its store and its page of numbers.
 
     Raises:
@@ -27,7 +27,7 @@ def running(options: Options) -> Iterator[Worker]:
         store = Store.open(options.place)
         stack.callback(store.close)
         telemetry = StreamTelemetry()
-        worker = Worker(options, store, telemetry)
+        worker = StreamWorker(options, store, telemetry)
         if options.metrics:
             place = address(options.metrics)
             assert place is not None

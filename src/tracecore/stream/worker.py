@@ -19,12 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from tracecore.agent.exporters.kafka import LAYOUT
 from tracecore.agent.kafka.availability import BrokerAvailability
 from tracecore.agent.kafka.client import KafkaError, ProducerOptions, library, partitions_of, said
-from tracecore.agent.kafka.partitions import Groups
+from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.agent.options import SECOND
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
 from tracecore.stream.metrics import StreamTelemetry
-from tracecore.stream.partition import IncidentMessage, LeaseLost, Message, Partition
+from tracecore.stream.partition import IncidentMessage, Partition, PartitionLost, TopicMessage
 
 log = logging.getLogger("tracecore.stream")
 
@@ -46,7 +46,7 @@ UNDELIVERED: Final = "dead_letters_failed"
 LOST: Final = "partitions_lost"
 
 
-class Worker:
+class StreamWorker:
     """Reads until it is stopped.
 
     Args:
@@ -81,7 +81,7 @@ class Worker:
             self._producer = self._kafka.Producer(settings | ProducerOptions().settings(DELIVERY_S * SECOND))
         except self._kafka.KafkaException as error:
             raise KafkaError(said(error)) from None
-        self._groups = Groups(partitions_of(self._consumer, settings, options.topic), options.copies)
+        self._groups = PartitionGroups(partitions_of(self._consumer, settings, options.topic), options.copies)
         self._partitions: dict[int, Partition] = {}
         #: Partitions whose state could not be read, and when it is tried again.
         self._broken: dict[int, float] = {}
@@ -119,7 +119,7 @@ class Worker:
 
     def _round(self) -> None:
         polled = self._consumer.consume(MESSAGES, timeout=0.1)
-        by_partition: dict[int, list[Message]] = {}
+        by_partition: dict[int, list[TopicMessage]] = {}
         for message in polled:
             error = message.error()
             if error is None:
@@ -151,7 +151,7 @@ class Worker:
             time.monotonic() >= self._written.get(number, 0.0) + WRITE_S or partition.unwritten >= WRITE_FACTS
         )  # fmt: skip
 
-    def _take(self, number: int, messages: list[Message], wall: int) -> None:
+    def _take(self, number: int, messages: list[TopicMessage], wall: int) -> None:
         began = time.monotonic()
         partition = self._partitions[number]
         poison = []
@@ -184,7 +184,7 @@ class Worker:
         """Do something with a partition. Where it fails, begin anew from what is stored."""
         try:
             work()
-        except LeaseLost:
+        except PartitionLost:
             log.warning("partition %d: another worker has it now", number)
             self._meter.note(LOST)
             # Where we are out of the group, we know it by then; else the partition is ours, and we take it back.
@@ -309,7 +309,7 @@ class Worker:
             self._deliver(partition)
             self._guarded(number, partition.write)
 
-    def _set_aside(self, number: int, message: Message, reason: str) -> None:
+    def _set_aside(self, number: int, message: TopicMessage, reason: str) -> None:
         """Count a message that cannot be read, and write it to the topic of dead letters."""
         self._meter.note(POISON)
         log.warning("partition %d, offset %d cannot be read: %s", number, message.offset, reason[:200])
@@ -374,8 +374,8 @@ def _consumer(options: Options) -> dict[str, Any]:
     }
 
 
-def _message(message: Any) -> Message:
+def _message(message: Any) -> TopicMessage:
     _, milliseconds = message.timestamp()
     headers = message.headers() or ()
     layout = next((value for name, value in headers if name == LAYOUT), None)
-    return Message(message.offset(), milliseconds * 1_000_000, message.value() or b"", layout)
+    return TopicMessage(message.offset(), milliseconds * 1_000_000, message.value() or b"", layout)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from tracecore.actions.supervisor.judgement import FREE_RESTARTS, Ended, Judgeme
 from tracecore.actions.supervisor.passing import Passing
 from tracecore.actions.supervisor.process import Exit
 from tracecore.actions.supervisor.progress import Tracker
-from tracecore.actions.supervisor.state import State
+from tracecore.actions.supervisor.state import State, StateError
+from tracecore.actions.supervisor.supervisor import FORWARDED, STOPPING, Supervisor, SupervisorSettings
 
 SECOND = 1_000_000_000
 POLICY = policies.standard()
@@ -525,3 +528,134 @@ def test_lines_without_an_end_are_read_once_they_are_long(tmp_path: Path) -> Non
 def test_a_failure_without_words_has_a_sentence() -> None:
     failure = policies.failure_of({"class": "code"})
     assert judgement._plain(failure) == "A case"
+
+
+@pytest.mark.parametrize(
+    ("parts", "done"),
+    [
+        ([b"signal 10 child\n"], [["signal", "10", "child"]]),
+        ([b"kill\nrenew 5\n"], [["kill"], ["renew", "5"]]),
+        ([b"ki", b"ll\n"], [["kill"]]),
+        # A command without an end is remembered up to a bound; what follows a longer one is not taken for a command.
+        ([b"x" * 4095, b" kill\n"], [["x" * 4095, "kill"]]),
+        ([b"x" * 4096, b" kill\n"], [["kill"]]),
+        ([b"\n", b"kill\n"], [["kill"]]),
+    ],
+)
+def test_a_keeper_takes_whole_commands_of_a_bounded_length(parts: list[bytes], done: list[list[str]]) -> None:
+    told: list[list[str]] = []
+    one = keeper.Keeper.__new__(keeper.Keeper)
+    one.pending = {}
+    one.do = lambda words: told.append(words) if words else None  # type: ignore[method-assign]
+    read, write = os.pipe()
+    try:
+        for part in parts:
+            os.write(write, part)
+            assert one.obey(read)
+    finally:
+        os.close(read)
+        os.close(write)
+    assert told == done
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_run_takes_signals_and_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ignored: bool
+) -> None:
+    numbers = (*STOPPING, *FORWARDED)
+    one = Supervisor(["true"], SupervisorSettings(folder=tmp_path / "state", policy=POLICY), env={})
+    meanwhile: dict[str, Any] = {}
+
+    def resume() -> None:
+        meanwhile["handlers"] = {number: signal.getsignal(number) for number in numbers}
+        meanwhile["blocking"] = [os.get_blocking(fd) for fd in one._wakeup]
+        meanwhile["locked"] = process.lock(tmp_path / "state" / "lock")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        meanwhile["woken"] = os.read(one._wakeup[0], 10)
+        raise StateError("told to stop here")
+
+    monkeypatch.setattr(process, "become_reaper", lambda: meanwhile.update(reaper=True))
+    monkeypatch.setattr(one, "_resume", resume)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        before = {number: signal.getsignal(number) for number in numbers}
+        fds = sorted(os.listdir("/proc/self/fd"))
+        with pytest.raises(StateError, match="told to stop here"):
+            one.run()
+        assert {number: signal.getsignal(number) for number in numbers} == before
+        assert sorted(os.listdir("/proc/self/fd")) == fds
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
+    expected = dict.fromkeys(numbers, one._received) | ({signal.SIGHUP: signal.SIG_IGN} if ignored else {})
+    woken = bytes([signal.SIGUSR1])
+    assert meanwhile == {
+        "reaper": True, "handlers": expected, "blocking": [False, False], "locked": None, "woken": woken,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("numbers", "done", "asked"),
+    [
+        ([signal.SIGUSR1, signal.SIGUSR2], [("send", signal.SIGUSR1), ("send", signal.SIGUSR2)], None),
+        ([signal.SIGTERM], ["stop"], signal.SIGTERM),
+        ([signal.SIGTERM, signal.SIGTERM], ["stop"], signal.SIGTERM),
+        ([signal.SIGINT], ["stop"], signal.SIGINT),
+        ([signal.SIGINT, signal.SIGINT], ["stop", "kill"], signal.SIGINT),
+        ([signal.SIGTERM, signal.SIGINT], ["stop"], signal.SIGTERM),
+        ([signal.SIGTERM, signal.SIGINT, signal.SIGINT], ["stop", "kill"], signal.SIGTERM),
+        ([signal.SIGINT, signal.SIGUSR1], ["stop", ("send", signal.SIGUSR1)], signal.SIGINT),
+    ],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_signals_are_passed_on_or_stop_the_command(
+    tmp_path: Path, numbers: list[int], done: list[Any], asked: int | None, running: bool
+) -> None:
+    told: list[Any] = []
+    one: Any = Supervisor(["true"], SupervisorSettings(folder=tmp_path, policy=POLICY), env={})
+    one._stop = lambda: told.append("stop")
+    if running:
+        one.process = SimpleNamespace(
+            send=lambda number, whom: told.append(("send", number)), kill=lambda: told.append("kill")
+        )
+    for number in numbers:
+        one._received(number, None)
+    assert told == (done if running else [])
+    assert one.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("on_stall", "judged", "moved", "alive", "outcome", "words"),
+    [
+        ("restart", True, False, True, "judged", "0 Python stacks written"),
+        ("restart", False, False, True, None, "0 Python stacks written"),
+        ("restart", True, True, True, None, "it moves again: left alone"),
+        ("restart", True, False, False, None, "0 Python stacks written"),
+        ("report", True, False, True, None, "stalled: it hangs; left alone (--on-stall report)"),
+        ("report", True, True, True, None, "it moves again: left alone"),
+    ],
+)
+def test_a_command_without_progress_is_judged_unless_it_moves_again_or_is_only_reported(
+    tmp_path: Path, on_stall: Any, judged: bool, moved: bool, alive: bool, outcome: str | None, words: str
+) -> None:
+    said: list[str] = []
+    settings = SupervisorSettings(folder=tmp_path, policy=POLICY, on_stall=on_stall)
+    one: Any = Supervisor(["true"], settings, env={}, say=said.append)
+    before = one.state.ledger
+    failure = SimpleNamespace(document=lambda: {"class": "hang"})
+    verdict = SimpleNamespace(headline="it hangs", failure=failure)
+
+    def judge_it(ended: None, words: str) -> Any:
+        one.state.ledger.mark += 1
+        return verdict if judged else None
+
+    one._meanwhile = lambda work: (0, 0)
+    one._judge = judge_it
+    running: Any = SimpleNamespace(folder=tmp_path, alive=lambda: alive)
+    tracker: Any = SimpleNamespace(step=7, look=lambda: (moved, 0.0))
+    assert one._stalled(running, tracker, 90.0) is (verdict if outcome else None)
+    assert said[0] == "no progress for 90 s since step 7: asking for dumps"
+    assert said[-1].endswith(words)
+    assert (tmp_path / "failure.json").exists() == ("left alone (--on-stall" in words)
+    assert one.state.ledger is before
+    assert before.mark == (on_stall == "restart")

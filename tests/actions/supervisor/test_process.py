@@ -183,3 +183,16 @@ def test_a_killed_keeper_takes_the_command_with_it_and_the_sweep_finds_the_rest(
     assert process.sweep(str(tmp_path)) >= 1
     assert process.marked(str(tmp_path)) == []
     assert eventually(lambda: keeper.start_time(kept.pid) is None)
+
+
+@pytest.mark.parametrize("lifeline", [False, True])
+@pytest.mark.parametrize("program", ["/missing/python", "/bin/true"])
+def test_a_keeper_that_does_not_start_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, lifeline: bool
+) -> None:
+    begin(tmp_path / "first", "true").wait(60)
+    before = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(sys, "executable", program)
+    with pytest.raises(process.StartError):
+        begin(tmp_path / "attempt", "true", lifeline=lifeline)
+    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -260,7 +260,7 @@ def test_an_orphan_can_be_refused_or_ended(tmp_path: Path) -> None:
     done = supervise(tmp_path, "--orphan", "fail", "--", "something", "else")
     assert done.returncode == 1
     assert "another command" in done.stderr
-    done = supervise(tmp_path, "--orphan", "kill", "--", "sh", "-c", script)
+    done = supervise(tmp_path, "--orphan", "kill", "--grace", "1s", "--", "sh", "-c", script)
     assert (done.returncode, done.stdout) == (0, "second\n")
     assert keeper.start_time(ids["pid"]) is None
 

@@ -15,7 +15,7 @@ from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.receivers import k8sobjects
-from tracecore.agent.receivers.k8sobjects import Backlog, K8sObjects, Object, Options, Positions
+from tracecore.agent.receivers.k8sobjects import Backlog, FeedVersions, K8sObjects, Object, Options
 from tracecore.agent.telemetry import Meter
 
 Until = Callable[..., Any]
@@ -220,7 +220,7 @@ def test_a_lone_large_object_goes_through_a_small_backlog() -> None:
 
 
 def test_positions_follow_the_order_of_sending() -> None:
-    positions = Positions()
+    positions = FeedVersions()
     first, second = positions.send({"a": "1"}), positions.send({"a": "2", "b": "9"})
     second.release()
     assert positions.news() == {}

@@ -14,7 +14,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.following import Objects
 from tracecore.agent.processors.k8sattributes import K8sAttributes
 from tracecore.agent.processors.k8sattributes_options import Filter, Options
-from tracecore.agent.processors.podfields import Annotation, Extract, Field, Surrounding
+from tracecore.agent.processors.podfields import Annotation, Extract, PodLabel, Surrounding
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection, ObjectChange
@@ -24,8 +24,8 @@ Made = Callable[..., tuple[K8sAttributes, Meter]]
 WIDE = Extract(
     metadata=("k8s.pod.name", "k8s.node.uid", "k8s.cluster.uid"),
     labels=[
-        Field(key="team", from_="namespace"),
-        Field(key_regex="topology.kubernetes.io/(.*)", tag_name="place.$1", from_="node"),
+        PodLabel(key="team", from_="namespace"),
+        PodLabel(key_regex="topology.kubernetes.io/(.*)", tag_name="place.$1", from_="node"),
     ],
     annotations=[Annotation(key="cost", tag_name="cost", from_="namespace"), Annotation(key="rack", from_="node")],
     training=False,
@@ -108,7 +108,7 @@ def test_a_record_of_no_pod_gets_what_it_names_and_keeps_what_it_has(wide: Any, 
 
 
 def test_a_label_that_is_changed_is_changed_here(wide: Any, made: Made, until: Until) -> None:
-    processor, _ = made(extract=Extract(metadata=(), labels=[Field(key="team", from_="namespace")]))
+    processor, _ = made(extract=Extract(metadata=(), labels=[PodLabel(key="team", from_="namespace")]))
     pod = {"k8s.namespace.name": "ml"}
     until(lambda: wide.open == 2)
     body = {"kind": "Namespace", **thing("ml", labels={"team": "speech"}, resourceVersion="301")}

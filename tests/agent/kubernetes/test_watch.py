@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import Collection, Follower, ObjectChange, discover, listing
+from tracecore.signals.kubernetes.watch import Collection, CollectionFollower, ObjectChange, discover, listing
 
 Until = Callable[..., Any]
 PODS = Collection("pods")
@@ -22,7 +22,7 @@ class Following:
         self.stop = threading.Event()
         self.states: list[str] = []
         self.changes: list[ObjectChange] = []
-        self.follower = Follower(
+        self.follower = CollectionFollower(
             lambda: api.connect("none"), PODS, stop=self.stop, state=self.states.append, version=version,
             back_off=(0.02, 0.1),
         )  # fmt: skip

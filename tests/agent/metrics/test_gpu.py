@@ -17,7 +17,7 @@ from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Setting
 from tracecore.agent.receivers.gpu import infiniband
 from tracecore.agent.receivers.gpu.nvml import Nvml, NvmlError, bus_id
-from tracecore.agent.receivers.gpu.receiver import Gpu, Options
+from tracecore.agent.receivers.gpu.receiver import GpuReceiver, Options
 from tracecore.agent.telemetry import Meter
 from tracecore.diagnose.metrics import MetricFacts
 from tracecore.facts.gpu import FramebufferSample, ThrottleSample
@@ -262,11 +262,11 @@ class Taken:
         self.payloads.append(batch.payload)
 
 
-def receiver(tmp_path: Path, **options: Any) -> tuple[Gpu, Meter, Taken, Callable[[], None]]:
+def receiver(tmp_path: Path, **options: Any) -> tuple[GpuReceiver, Meter, Taken, Callable[[], None]]:
     meter = Meter("receiver", "gpu")
     clock = iter(range(1_794_700_800 * SECOND, 1_794_800_800 * SECOND, 10 * SECOND)).__next__
     setting = Setting("gpu", meter, clock, {}.__getitem__, tmp_path, lambda: (True, {}))
-    made = Gpu(Options(sysfs_path=str(tmp_path), host_name="node-7", **options), setting)
+    made = GpuReceiver(Options(sysfs_path=str(tmp_path), host_name="node-7", **options), setting)
     taken = Taken()
     return made, meter, taken, lambda: made.collect(taken, threading.Event(), time.monotonic())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.agent.receivers.prometheus.families import Place
+from tracecore.agent.receivers.prometheus.families import SeriesScope
 from tracecore.agent.receivers.prometheus.relabel import Relabel, rules
 from tracecore.agent.receivers.prometheus.series import ScrapeLimits, SeriesMemory, payload
 from tracecore.signals.metrics.exposition import ExpositionError
@@ -20,16 +20,16 @@ class Answers:
     """A target's memory, and its answers one by one, 10 s apart."""
 
     def __init__(self, relabel: list[Relabel] | None = None, labels: dict[str, str] | None = None, **more: Any) -> None:
-        self._places: dict[tuple[str, str, str], Place] = {}
+        self._places: dict[tuple[str, str, str], SeriesScope] = {}
         self.memory = SeriesMemory(labels or LABELS, self._place, rules(relabel or []), **more)
         self.time = START - 10 * SECOND
         self.tally: Any = None
 
-    def _place(self, labels: dict[str, str]) -> Place:
+    def _place(self, labels: dict[str, str]) -> SeriesScope:
         key = (labels["job"], labels["instance"], labels.get("otel_scope_name", ""))
         if key not in self._places:
             scope = {"name": key[2]} if key[2] else {}
-            self._places[key] = Place(key[0], key[1], {"__scheme__": "http"}, scope)
+            self._places[key] = SeriesScope(key[0], key[1], {"__scheme__": "http"}, scope)
         return self._places[key]
 
     def says(self, text: str, open_metrics: bool = False) -> dict[str, Any]:

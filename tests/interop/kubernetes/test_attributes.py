@@ -10,7 +10,7 @@ import pytest
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.processors.k8sattributes_options import Filter
-from tracecore.agent.processors.podfields import Annotation, Extract, Field
+from tracecore.agent.processors.podfields import Annotation, Extract, PodLabel
 
 pytestmark = pytest.mark.interop
 Until = Callable[..., Any]
@@ -114,8 +114,8 @@ def test_a_kubeconfig_serves_outside_of_a_cluster(
 WIDE = Extract(
     metadata=("k8s.pod.name", "k8s.node.uid", "k8s.cluster.uid"),
     labels=[
-        Field(key="kubernetes.io/metadata.name", tag_name="space", from_="namespace"),
-        Field(key="zone", from_="node"),
+        PodLabel(key="kubernetes.io/metadata.name", tag_name="space", from_="namespace"),
+        PodLabel(key="zone", from_="node"),
     ],
 )
 

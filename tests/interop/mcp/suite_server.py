@@ -5,16 +5,26 @@ Everything else is the real server: its application, authentication, limits, tra
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.prompts.base import UserMessage
-from mcp.types import AudioContent, EmbeddedResource, ImageContent, TextContent, TextResourceContents
+from mcp.types import (
+    AudioContent,
+    EmbeddedResource,
+    EmptyResult,
+    ImageContent,
+    SamplingMessage,
+    SetLevelRequestParams,
+    TextContent,
+    TextResourceContents,
+)
 
 from tracecore.cli.main import main
 from tracecore.server.mcp import http
@@ -84,6 +94,81 @@ def add_resources(server: MCPServer) -> None:
         return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 
+def add_what_needs_a_session(server: MCPServer) -> None:
+    """Tools that tell or ask something while they work, and what goes with them."""
+
+    @server.tool()
+    async def test_tool_with_logging(context: Context[Any, Any]) -> str:
+        """Log three lines."""
+        for text in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+            await context.session.send_log_message("info", text, related_request_id=context.request_id)
+            await asyncio.sleep(0.05)
+        return "done"
+
+    @server.tool()
+    async def test_tool_with_progress(context: Context[Any, Any]) -> str:
+        """Tell how far it is."""
+        for done in (0, 50, 100):
+            await context.report_progress(done, 100)
+            await asyncio.sleep(0.05)
+        return "done"
+
+    @server.tool()
+    async def test_sampling(prompt: str, context: Context[Any, Any]) -> str:
+        """Ask the client's model."""
+        asked = [SamplingMessage(role="user", content=TextContent(type="text", text=prompt))]
+        said = await context.session.create_message(asked, max_tokens=100, related_request_id=context.request_id)
+        return f"LLM response: {said.content}"
+
+    async def ask(context: Context[Any, Any], message: str, properties: dict[str, Any], *required: str) -> str:
+        schema = {"type": "object", "properties": properties, "required": list(required)}
+        said = await context.session.elicit_form(message, schema, related_request_id=context.request_id)
+        return f"action={said.action}, content={json.dumps(said.content)}"
+
+    @server.tool()
+    async def test_elicitation(message: str, context: Context[Any, Any]) -> str:
+        """Ask the person."""
+        asked = {name: {"type": "string", "description": f"the {name}"} for name in ("username", "email")}
+        return "User response: " + await ask(context, message, asked, "username", "email")
+
+    @server.tool()
+    async def test_elicitation_sep1034_defaults(context: Context[Any, Any]) -> str:
+        """Ask with defaults."""
+        asked = {
+            "name": {"type": "string", "default": "John Doe"},
+            "age": {"type": "integer", "default": 30},
+            "score": {"type": "number", "default": 95.5},
+            "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+            "verified": {"type": "boolean", "default": True},
+        }
+        return "Elicitation completed: " + await ask(context, "Who?", asked)
+
+    @server.tool()
+    async def test_elicitation_sep1330_enums(context: Context[Any, Any]) -> str:
+        """Ask for one of several."""
+        plain = ["option1", "option2", "option3"]
+        titled = [{"const": f"value{n}", "title": f"{name} Option"} for n, name in enumerate(("First", "Second"), 1)]
+        old = {"enum": ["opt1", "opt2", "opt3"], "enumNames": ["Option One", "Option Two", "Option Three"]}
+        asked = {
+            "untitledSingle": {"type": "string", "enum": plain},
+            "titledSingle": {"type": "string", "oneOf": titled},
+            "legacyEnum": {"type": "string", **old},
+            "untitledMulti": {"type": "array", "items": {"type": "string", "enum": plain}},
+            "titledMulti": {"type": "array", "items": {"anyOf": titled}},
+        }
+        return "Elicitation completed: " + await ask(context, "Which?", asked)
+
+    @server.resource("test://watched-resource", mime_type="text/plain")
+    def watched() -> str:
+        """A text that somebody follows."""
+        return "watched"
+
+    async def set_level(_: Any, wanted: SetLevelRequestParams) -> EmptyResult:
+        return EmptyResult()
+
+    server._lowlevel_server.add_request_handler("logging/setLevel", SetLevelRequestParams, set_level)
+
+
 def add_prompts(server: MCPServer) -> None:
     @server.prompt()
     def test_simple_prompt() -> str:
@@ -112,6 +197,7 @@ def make_with_the_suite_s(store: Store, clock: Callable[[], int], *, local: bool
     add_tools(server)
     add_resources(server)
     add_prompts(server)
+    add_what_needs_a_session(server)
     return server
 
 

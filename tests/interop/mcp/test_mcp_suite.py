@@ -106,17 +106,15 @@ def conformance(packages: Path, url: str, expected: str) -> str:
 def test_the_published_suite_finds_no_more_than_is_written_down(packages: Path, server: str) -> None:
     said = conformance(packages, server, "expected.yaml")
     for scenario in ("server-initialize", "ping", "tools-list", "tools-call-simple-text", "tools-call-error",
-                     "resources-list", "prompts-list", "completion-complete", "dns-rebinding-protection"):  # fmt: skip
+                     "resources-list", "prompts-list", "completion-complete", "dns-rebinding-protection",
+                     "server-sse-multiple-streams"):  # fmt: skip
         assert f"✓ {scenario}" in said
 
 
-def test_with_its_own_tools_the_suite_misses_only_sessions(packages: Path, suite_server: str) -> None:
+def test_with_its_own_tools_the_server_passes_the_whole_suite(packages: Path, suite_server: str) -> None:
     said = conformance(packages, suite_server, "expected_with_its_tools.yaml")
-    for scenario in ("tools-call-simple-text", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource",
-                     "tools-call-mixed-content", "resources-read-text", "resources-read-binary",
-                     "resources-templates-read", "prompts-get-simple", "prompts-get-with-args",
-                     "prompts-get-embedded-resource", "prompts-get-with-image"):  # fmt: skip
-        assert f"✓ {scenario}" in said
+    assert said.count("✓") >= 30, said[-3000:]
+    assert "✗" not in said, said[-3000:]
 
 
 def test_the_inspector_lists_and_calls_tools_over_http(packages: Path, server: str) -> None:

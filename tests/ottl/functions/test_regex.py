@@ -7,7 +7,7 @@ import re2
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tracecore.ottl.functions.regex import Pattern, together
+from tracecore.ottl.functions.regex import CompiledRegex, together
 
 QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -19,9 +19,9 @@ patterns = st.lists(st.sampled_from(ATOMS), min_size=1, max_size=5).map("".join)
 texts = st.lists(st.sampled_from(("a", "b", "k", "K", "é", "━", "\u212a", "7", " ", "\n", "\udc80", "c")), max_size=12)
 
 
-def _compiled(text: str) -> Pattern:
+def _compiled(text: str) -> CompiledRegex:
     try:
-        return Pattern(text)
+        return CompiledRegex(text)
     except ValueError:
         assume(False)
         raise
@@ -60,7 +60,7 @@ def test_expressions_that_are_too_large_to_be_asked_for_together_are_asked_for_o
 
 
 def test_an_expression_too_large_for_an_automaton_is_still_asked_for() -> None:
-    expression = Pattern(r"\pL{1,300}x")
+    expression = CompiledRegex(r"\pL{1,300}x")
     assert expression.matches("aax")
     assert not expression.matches("aa")
 

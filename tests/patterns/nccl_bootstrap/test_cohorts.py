@@ -57,6 +57,9 @@ def cohort(**fields: Any) -> Cohort:
         (cohort(seen={0, 1, 2, 3}), (counted(4, 4),), [], ((), 1, 4)),
         (cohort(seen={0, 1}), (counted(4, 2), counted(2, 1)), [], ((2, 3), 2, 4)),
         (cohort(seen={0}), (counted(1, 1),), [], ((), 1, 1)),
+        (cohort(), (counted(1, 0),), [], ((0,), 1, 1)),
+        (cohort(), (counted(1 << 20, 0),), [], (tuple(range(1 << 20)), 1 << 20, 1 << 20)),
+        (cohort(), (counted((1 << 20) + 1, 0),), [], ((), (1 << 20) + 1, (1 << 20) + 1)),
         # Those that still wait while the others gave up.
         (cohort(seen={0, 1, 2}, alive={2}), (counted(3, 2),), [], ((2,), 1, 3)),
         (cohort(seen={0, 1, 2}, alive={1, 2}), (counted(3, 2),), [], ((), 1, 3)),

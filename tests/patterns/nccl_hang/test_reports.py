@@ -106,6 +106,7 @@ def numbered(rank: int | None, place: int | None, *missing: int) -> WatchdogRepo
         ([numbered(6, 1, 2)], (), 8, [7]),
         ([numbered(6, 1, 2)], (), 9, []),
         ([numbered(1, 1, 0)], (), 8, [0]),
+        ([numbered(5, 1, 1)], (0, 1, 2, 3, 4, 5), 7, [6]),
         ([numbered(2, 1, 0)], (), 8, []),
         ([numbered(2, 1, 1)], (), 3, []),
         ([numbered(2, 0, 1), report(4)], (), 8, []),

@@ -10,7 +10,7 @@ from tracecore.engine.window import FactWindow
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
-from tracecore.patterns.silent_data_corruption.counters import Counters, Rises, of_any_job
+from tracecore.patterns.silent_data_corruption.counters import CorruptionCounters, Rises, of_any_job
 from tracecore.patterns.silent_data_corruption.detector import SilentDataCorruption, drop_of
 from tracecore.signals.record import Source
 
@@ -69,12 +69,12 @@ def evaluated(at: int = 100, **fields: Any) -> EvalAccuracy:
 def test_counters_that_rose_while_the_job_ran(
     counters: list[SdcCounter], evaluation: dict[str, Any], first: int | None, rises: int, skew: int
 ) -> None:
-    found, total, tolerance = Counters(counters, SKEW).during(evaluated(**evaluation), MEMORY)
+    found, total, tolerance = CorruptionCounters(counters, SKEW).during(evaluated(**evaluation), MEMORY)
     assert (found and found.time - START, total, tolerance) == (first, rises, skew)
 
 
 def test_one_clock_needs_no_tolerance() -> None:
-    assert Counters([rose(45, node="n2")], 0).during(evaluated(), MEMORY) == (None, 0, 0)
+    assert CorruptionCounters([rose(45, node="n2")], 0).during(evaluated(), MEMORY) == (None, 0, 0)
 
 
 def test_rises_between_two_times() -> None:
@@ -166,3 +166,24 @@ def test_accuracies_of_different_data_or_checkpoints_are_not_compared(
 @pytest.mark.parametrize(("delta", "keys"), [(0, ()), (1, (("",),))])
 def test_a_counter_that_did_not_rise_says_nothing(delta: int, keys: tuple[Any, ...]) -> None:
     assert SilentDataCorruption().keys(rose(1, delta)) == keys
+
+
+@pytest.mark.parametrize(
+    ("observed", "baseline", "drop"),
+    [
+        (0.895, 0.9, 0.005),
+        (0.3765432109, 0.5, 0.123456789),
+        (0.37654321, 0.5, 0.12345679),
+        (0.376543211, 0.5, 0.123456789),
+        (1.0, 1.0, 0.0),
+        (0.5, 1.0, 0.5),
+        (1.5, 1.0, -0.005),
+        (70.0, 90.0, 0.2),
+        (0.9, 90.0, 0.891),
+        (0.5, None, None),
+        (float("inf"), 1.0, None),
+        (0.5, float("nan"), None),
+    ],
+)
+def test_a_drop_is_a_fraction_with_nine_digits(observed: float, baseline: float | None, drop: float | None) -> None:
+    assert drop_of(evaluated(1, observed=observed, baseline=baseline)) == drop

@@ -11,7 +11,7 @@ from tracecore.engine.window import FactWindow
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import ThrottleSample
 from tracecore.patterns.thermal_throttle.detector import MOST, ThermalThrottle, ThermalThrottleVerdict
-from tracecore.patterns.thermal_throttle.heat import Gpu, Span
+from tracecore.patterns.thermal_throttle.heat import GpuHeat, Span
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -215,7 +215,7 @@ def test_a_span_forgets_what_began_before_the_window() -> None:
     ],
 )  # fmt: skip
 def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: tuple[float, float] | None) -> None:
-    gpu = Gpu()
+    gpu = GpuHeat()
     for name, value in state.items():
         setattr(gpu, name, value)
     now = sample(100)
@@ -226,7 +226,7 @@ def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: 
 
 @pytest.mark.parametrize(("free", "kept"), [(99, 99), (100, 7)])
 def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kept: float) -> None:
-    gpu = Gpu()
+    gpu = GpuHeat()
     gpu.free, gpu.free_before = sample(free), sample(7)
     gpu.heated(sample(100), GAP)
     assert gpu.free == sample(kept)
@@ -234,5 +234,18 @@ def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kep
 
 def test_a_counter_says_how_long() -> None:
     now = sample(100, throttled_s=2.5)
-    assert Gpu().heated(now, GAP) == (now, 2_500_000_000)
-    assert Gpu().heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
+    assert GpuHeat().heated(now, GAP) == (now, 2_500_000_000)
+    assert GpuHeat().heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "said"), [((None, 90.0), " at 90 °C"), ((90.0, None), ""), ((80.0, 90.0), " at 90")]
+)
+def test_the_headline_has_the_last_temperature(degrees: tuple[float | None, float | None], said: str) -> None:
+    first, last = (
+        ThrottleSample(time=1, source=Source(path="a", offset=n), node="n1", gpu="0000:18:00.0", temperature_c=value)
+        for n, value in enumerate(degrees)
+    )
+    verdict = ThermalThrottleVerdict(key=("n1",), episode="e", time=1, first=first, last=last, seconds=60.0)
+    assert f"because of heat{said}" in verdict.headline()
+    assert ("°C" in verdict.headline()) is bool(said)

@@ -6,6 +6,7 @@ import pytest
 
 from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.training_divergence.course import HISTORY, Course, Courses, Report, Streak, Surge
+from tracecore.patterns.training_divergence.detector import TrainingDivergenceVerdict, _order
 from tracecore.signals.record import Source
 
 START = 1_794_700_000_000_000_000
@@ -236,3 +237,27 @@ def test_reports_are_taken_in_order_of_their_place_and_of_one_line_the_good_valu
     assert [*taken.attempts] == [0, 1]
     assert taken.attempts[0].telling == {0: taken.attempts[0].ranks[0]}
     assert courses(good(1)).attempts[0].telling == {}
+
+
+def told(
+    kind: str, at: int = 1, *, rank: int | None = 0, line: int = 0, confidence: str = "full"
+) -> TrainingDivergenceVerdict:
+    first = good(at, rank=rank, line=line)
+    fields = {"key": ("j", ""), "episode": "e", "time": first.time, "what": "loss", "first": first, "last": first}
+    return TrainingDivergenceVerdict(**fields, kind=kind, confidence=confidence)
+
+
+def test_the_surest_and_then_the_first_verdict_comes_first() -> None:
+    in_order = [
+        told("explicit", rank=None),
+        told("non_finite"),
+        told("explicit", line=1),
+        told("non_finite", rank=1),
+        told("explicit", 2),
+        told("non_finite", confidence="partial"),
+        told("exploding"),
+        told("exploding", 2),
+        told("exploding", confidence="partial"),
+    ]
+    shuffled = in_order[::-1]
+    assert sorted(shuffled, key=_order) == in_order

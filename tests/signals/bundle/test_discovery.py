@@ -9,6 +9,7 @@ import json
 import lzma
 import os
 import pickle
+import random
 import tarfile
 import time
 import zipfile
@@ -230,7 +231,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "silent.log").write_bytes(b"")
     (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 100)
     (tmp_path / "cut.tar.gz").write_bytes(gzip.compress(tar(tree()))[:200])
-    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(os.urandom(50_000))[:1000])
+    (tmp_path / "cut.log.gz").write_bytes(gzip.compress(random.Random(7).randbytes(50_000))[:1000])
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 and then nothing")
     (tmp_path / "rank0.log").write_bytes(LOG)
     bundle = discover([tmp_path])
@@ -355,6 +356,13 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
         ("[1.25] step\n[1.50] step\n", "text"),
         ("LAST SEEN   TYPE      REASON    OBJECT   MESSAGE\n5m          Warning   x   pod/a   b\n", "kubernetes_table"),
         ("NAMESPACE   LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),
+        ("root@c1:~# kubectl get events -n $ns\nLAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),
+        (" k get pods\nNAME     READY   STATUS    RESTARTS   AGE\n", "kubernetes_pods"),
+        ("k means clustering\nNAME     READY   STATUS    RESTARTS   AGE\n", "text"),
+        (
+            "  1m\t\t1m\t\t1\t{kubelet n-0ix5}\t\t\tWarning\t\tFailedMount\tUnable to mount volumes\n",
+            "kubernetes_table",
+        ),
         ("NAME      READY   STATUS    RESTARTS   AGE\ntrain-0   0/1     Evicted   0          3h\n", "kubernetes_pods"),
         ("train-0   0/1     Evicted   0          3h\n", "kubernetes_pods"),
         ("  Warning  Evicted  9s  kubelet  Pod exceeds its limit\n", "kubernetes_table"),
@@ -436,7 +444,7 @@ def test_the_object_of_a_pod_says_whose_its_log_is(tmp_path: Path) -> None:
 
 
 def test_a_damaged_stream_is_listed_and_the_next_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.log.gz").write_bytes(gzip.compress(os.urandom(400).hex().encode() * 400)[:-300])
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(random.Random(7).randbytes(400).hex().encode() * 400)[:-300])
     (tmp_path / "exit_codes.json").write_text('{"0": 1')
     (tmp_path / "rank0.log").write_bytes(LOG)
     bundle = discover([tmp_path])
@@ -456,3 +464,23 @@ def test_what_the_user_named_is_nobodys_rank(tmp_path: Path) -> None:
     (place / "rank_1" / "stdout.log").write_bytes(LOG)
     ranks = {Path(s.path).name: s.resource.get("gen_ai.training.rank") for s in discover([place]).streams}
     assert ranks == {"out.log": None, "stdout.log": 1}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        ("utf-8", "step \u2713 \x01"),
+        ("latin-1", "Größe à Zürich"),
+        ("gbk", "训练步骤损失"),
+        ("shift-jis", "学習ステップ"),
+        ("koi8-r", "Ошибка обучения"),
+    ],
+)
+def test_text_in_another_encoding_is_text(encoding: str, words: str) -> None:
+    line = f"{words} step 3 loss 2.1\n".encode(encoding)
+    assert recognise(line * 20, b"", "rank0.log", True).format == "text"
+
+
+def test_bytes_without_meaning_are_no_text_however_few() -> None:
+    drawn = [random.Random(seed).randbytes(96) for seed in range(300)]
+    assert {recognise(data, b"", "rank0.log", True).format for data in drawn} == {""}

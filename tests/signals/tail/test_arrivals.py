@@ -18,7 +18,7 @@ from tracecore.signals.logs.tail import watched
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 Make = Callable[..., Any]
 STEP = 200_000_000
@@ -214,15 +214,15 @@ def test_what_is_written_anew_while_it_is_read_is_not_mixed_up(
     t = tail()
     assert len(t.bodies()) == 100
     append(log, "one more\n")
-    read = watched.Watched.read
+    read = watched.WatchedFile.read
 
-    def late(file: watched.Watched, size: int) -> bytes:
+    def late(file: watched.WatchedFile, size: int) -> bytes:
         monkeypatch.undo()
         os.truncate(log, 0)
         append(log, "".join(f"new {n} of another kind\n" for n in range(100)))
         return read(file, size)
 
-    monkeypatch.setattr(watched.Watched, "read", late)
+    monkeypatch.setattr(watched.WatchedFile, "read", late)
     assert t.bodies() == []
     assert t.log.counters.truncated_while_read == 1
     assert t.bodies() == [f"new {n} of another kind" for n in range(100)]
@@ -272,7 +272,7 @@ def test_a_position_that_could_not_be_written_is_written_with_the_next(logs: Pat
 
         def update(self, changes: Any) -> None:
             if self.full:
-                raise StorageError("no room")
+                raise JournalError("no room")
             super().update(changes)
 
     store = Full(tmp_path / "store")

@@ -14,7 +14,7 @@ import pytest
 from tracecore.signals.logs.tail import fingerprint
 from tracecore.signals.logs.tail.config import Ordering, Sort
 from tracecore.signals.logs.tail.filelog import FileLog
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 Make = Callable[..., Any]
 LONG = "a beginning that is longer than any fingerprint needs to be; " * 20 + "\n"
@@ -502,7 +502,7 @@ def test_a_full_disk_is_survived_and_made_up_for(logs: Path, tail: Make, tmp_pat
 
         def update(self, changes: Any) -> None:
             if self.full:
-                raise StorageError("no space")
+                raise JournalError("no space")
             super().update(changes)
 
     store = Full(tmp_path / "store")

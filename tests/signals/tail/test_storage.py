@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import stat
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracecore.signals.storage.file_storage import Compaction, FileStorage, FileStorageConfig
-from tracecore.signals.storage.journal import Corrupt, Journal, StorageError
+from tracecore.signals.storage.journal import Corrupt, Journal, JournalError
 
 
 def storage(directory: Path, said: list[str] | None = None, **options: Any) -> FileStorage:
@@ -58,7 +59,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_directory_is_made_only_where_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="create_directory"):
+    with pytest.raises(JournalError, match="create_directory"):
         storage(tmp_path / "no")
     storage(tmp_path / "yes" / "deep", create_directory=True)
     assert stat.S_IMODE((tmp_path / "yes" / "deep").stat().st_mode) == 0o750
@@ -81,7 +82,7 @@ def test_what_cannot_be_trusted_is_set_aside_and_reported(tmp_path: Path, damage
     if damage == "flip":
         data[data.rindex(b"v" * 19) + 5] ^= 0x20
     elif damage == "garbage":
-        data = bytearray(os.urandom(500))
+        data = bytearray(random.Random(7).randbytes(500))
     elif damage == "lengths":
         data[103:105] = b"\xff\xff"  # cells of the first page
     else:
@@ -145,12 +146,12 @@ import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 from pathlib import Path
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 journal = Journal(Path({str(tmp_path / "x")!r}))
 journal.set("k", b"old")
 try:
     journal.set("k", b"n" * 80_000)
-except StorageError:
+except JournalError:
     print(journal.get("k"))
 journal.set("small", b"fits")
 """
@@ -165,7 +166,7 @@ def test_a_change_stands_although_the_file_cannot_be_made_shorter(
     journal = Journal(tmp_path / "x")
 
     def full() -> None:
-        raise StorageError("no room")
+        raise JournalError("no room")
 
     monkeypatch.setattr(journal, "compact", full)
     journal.update({"k": bytes(4 << 20), "other": b"1"})
@@ -187,7 +188,7 @@ def test_an_empty_file_becomes_short_where_it_is(tmp_path: Path) -> None:
 def test_on_a_full_disk_what_was_done_can_still_be_noted(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 place = Path({str(tmp_path)!r})
 journal = Journal(place / "x")
 for n in range(5):
@@ -201,7 +202,7 @@ with (place / "ballast").open("wb", 0) as file:
 try:
     for n in range(5, 100):
         journal.set(f"batch/{{n}}", bytes(100_000))
-except StorageError:
+except JournalError:
     print("refused")
 for n in range(1000):
     journal.set("position", str(n).encode())
@@ -255,7 +256,7 @@ def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
     first = storage(tmp_path)
     first.client("x")
     second = storage(tmp_path, timeout=20_000_000)
-    with pytest.raises(StorageError, match="another process"):
+    with pytest.raises(JournalError, match="another process"):
         second.client("x")
     first.stop()
     second.client("x").set("k", b"v")

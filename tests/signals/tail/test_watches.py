@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tracecore.signals.logs.tail import inotify, places, schedule, watches
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
-from tracecore.signals.logs.tail.watches import Changes, Watches
+from tracecore.signals.logs.tail.watches import WatchedChanges, Watches
 
 Make = Callable[..., Any]
 STEP = 200_000_000
@@ -211,7 +211,7 @@ def test_a_file_whose_changes_are_not_announced_is_found_out(
         (logs / f"{n}.log").write_text(f"{n}\n")
     t = tail()
     t.bodies(3)
-    monkeypatch.setattr(Watches, "read", lambda self: Changes())
+    monkeypatch.setattr(Watches, "read", lambda self: WatchedChanges())
     append(logs / "1.log", "two\n")
     found = []
     for _ in range(int(schedule.SAFETY // STEP)):

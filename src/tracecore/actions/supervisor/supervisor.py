@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ from tracecore.actions.supervisor.attempt_record import (
     write_document,
     write_failure,
 )
+from tracecore.actions.supervisor.background import in_background
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.passing import Passing
 from tracecore.actions.supervisor.process import Exit, Process, RunOptions, Whom
@@ -58,7 +58,7 @@ class OrphanFound(Exception):
     """A command of an earlier supervisor still runs, and it was asked to leave it at that."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a supervisor.
 
     Args:
@@ -106,7 +106,7 @@ class Supervisor:
     def __init__(
         self,
         command: list[str],
-        settings: Settings,
+        settings: SupervisorSettings,
         *,
         env: Mapping[str, str],
         diagnose: Diagnose | None = None,
@@ -136,7 +136,7 @@ class Supervisor:
 
         Raises:
             StateError: the folder is in use, or its state is unreadable or of another command.
-            OrphanFound: see `Settings.orphan`.
+            OrphanFound: see `SupervisorSettings.orphan`.
         """
         private.make_folder(self.folder)
         held = process.lock(self.folder / "lock")
@@ -432,25 +432,11 @@ class Supervisor:
 
     def _meanwhile(self, work: Callable[[], Any]) -> Any:
         """Do something that takes its time, and hear signals meanwhile; None when told to stop."""
-        results: list[Any] = []
-        errors: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                results.append(work())
-            except BaseException as error:
-                errors.append(error)
-            finally:
-                os.write(self._wakeup[1], b"\0")
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        while thread.is_alive() and self.asked is None:
+        future = in_background(work)
+        future.add_done_callback(lambda _: os.write(self._wakeup[1], b"\0"))
+        while not future.done() and self.asked is None:
             self._sleep(0.5)
-        thread.join(0.1)
-        if errors:
-            raise errors[0]
-        return results[0] if results else None
+        return future.result() if future.done() else None
 
     # Signals.
 

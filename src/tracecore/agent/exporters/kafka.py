@@ -11,7 +11,7 @@ import msgspec
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.sending import Rejected, Retry, Sender
+from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.kafka.client import (
     Connection,
     KafkaError,
@@ -22,7 +22,7 @@ from tracecore.agent.kafka.client import (
     partitions_of,
     said,
 )
-from tracecore.agent.kafka.partitions import COPIES, FactPartitioner, Groups, halves
+from tracecore.agent.kafka.partitions import COPIES, FactPartitioner, PartitionGroups, halves
 from tracecore.agent.options import SECOND, Duration
 from tracecore.signals.otlp import encoding
 
@@ -130,13 +130,13 @@ class KafkaExporter:
                 try:
                     self._producer = library().Producer(self._settings)
                 except Exception as error:  # a certificate that cannot be read, and the like
-                    raise Retry(said(error)) from None
+                    raise RetryLater(said(error)) from None
             if self._partitioner is None:
                 try:
                     count = partitions_of(self._producer, self._settings, options.destination, options.timeout / SECOND)
                 except KafkaError as error:
-                    raise Retry(str(error)) from None
-                groups = Groups(count, options.copies)
+                    raise RetryLater(str(error)) from None
+                groups = PartitionGroups(count, options.copies)
                 self._layout = groups.layout.encode()
                 self._partitioner = FactPartitioner(groups, options.cluster)
             return self._producer, self._partitioner
@@ -189,7 +189,7 @@ class _Delivery:
             producer.produce(topic, raw, partition=partition, headers=headers or [], on_delivery=self._delivered)
         except BufferError:
             producer.poll(0.1)
-            raise Retry("the client's queue is full") from None
+            raise RetryLater("the client's queue is full") from None
         with self._lock:
             self._waiting += 1
         producer.poll(0)
@@ -214,7 +214,7 @@ class _Delivery:
         if self._fatal:
             raise Rejected(self._failure)
         if self._failure:
-            raise Retry(self._failure)
+            raise RetryLater(self._failure)
 
 
 FACTORY = Factory(

@@ -13,7 +13,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.otlp_http import proof, wrong_headers
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.sending import Rejected, Retry, Sender
+from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import rejected
@@ -106,7 +106,7 @@ class OtlpGrpc:
             code = error.code()
             message = f"{self._options.address}: {code.name} {error.details() or ''}"[:300]
             if code.name in _RETRYABLE:
-                raise Retry(message) from None
+                raise RetryLater(message) from None
             raise Rejected(message) from None
         found = rejected(batch.signal, answer, "")
         if found is not None and found[0]:

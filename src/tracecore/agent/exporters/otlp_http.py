@@ -18,7 +18,7 @@ from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.sending import Rejected, Retry, Sender
+from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import error_message, rejected
@@ -144,7 +144,7 @@ def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
     try:
         made: dict[str, str] = setting.extension(auth.authenticator).headers()
     except OSError as error:
-        raise Retry(f"{auth.authenticator}: {error}") from None
+        raise RetryLater(f"{auth.authenticator}: {error}") from None
     return made
 
 
@@ -191,7 +191,7 @@ class OtlpHttp:
                 content = answer.read(MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             self._hang_up()
-            raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
+            raise RetryLater(f"{parts.hostname}: {error or type(error).__name__}") from None
         if answer.will_close or not answer.isclosed():
             answer.close()
             self._hang_up()
@@ -206,7 +206,7 @@ class OtlpHttp:
         message = f"HTTP {status} {error_message(content, kind)}".strip()
         if status in (429, 502, 503, 504):
             after = headers.get("Retry-After", "")
-            raise Retry(message, min(float(after), 600.0) if after.isascii() and after.isdigit() else 0.0)
+            raise RetryLater(message, min(float(after), 600.0) if after.isascii() and after.isdigit() else 0.0)
         raise Rejected(message)
 
     def _zstd(self) -> Any:

@@ -16,10 +16,10 @@ from typing import Final
 from tracecore.agent.batch import SIGNALS, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import QueueBatch, RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.stored_batches import Shelf, Stored
+from tracecore.agent.exporters.stored_batches import Shelf, StoredBatch
 from tracecore.agent.options import SECOND
 from tracecore.agent.printing import discreet, visible
-from tracecore.signals.storage.journal import StorageError
+from tracecore.signals.storage.journal import JournalError
 
 log = logging.getLogger("tracecore.agent.sending")
 
@@ -39,7 +39,7 @@ LAST_ANSWERS: Final = 2.0
 LAST_WORDS: Final = 0.2
 
 
-class Retry(Exception):
+class RetryLater(Exception):
     """It did not work, and may work later.
 
     Args:
@@ -89,7 +89,7 @@ class Sender:
     """Keeps batches until they are sent.
 
     Args:
-        send: sends one; raises `Retry` or `Rejected`.
+        send: sends one; raises `RetryLater` or `Rejected`.
         close: called by each worker at its end, to give up its connection.
         headers: what is sent along, and never logged, also where the other side says it back.
     """
@@ -112,7 +112,7 @@ class Sender:
         self._run = secrets.token_hex(8)
         self._numbers = itertools.count(1)
         #: Each with its size in the unit of `sizer`, and the bytes of it that are in memory.
-        self._queue: queue.SimpleQueue[tuple[Batch | Stored, int, int] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Batch | StoredBatch, int, int] | None] = queue.SimpleQueue()
         self._shelf: Shelf | None = None
         self._inside = 0
         #: What waits, in the unit of `sizer`; and bytes of it that are in memory.
@@ -201,14 +201,14 @@ class Sender:
             self._memory += held
         self._queue.put((entry, self._units(batch.count, size), held))
 
-    def _stored(self, batch: Batch) -> Batch | Stored:
+    def _stored(self, batch: Batch) -> Batch | StoredBatch:
         """Return where a storage keeps it, the batch has arrived as far as its source is concerned."""
         if self._shelf is None:
             return batch
         try:
             with self._lock:
                 entry = self._shelf.put(batch)
-        except StorageError as error:
+        except JournalError as error:
             self._setting.meter.degrade(f"cannot store: {error}")
             if not self._unstored:
                 self._unstored = True
@@ -217,12 +217,12 @@ class Sender:
         if self._unstored:
             self._unstored = False
             log.info("%s: batches are stored again", self._setting.id)
-        with contextlib.suppress(StorageError):
+        with contextlib.suppress(JournalError):
             self._shelf.catch_up()
         batch.done()
         return entry
 
-    def _taken(self, entry: Batch | Stored) -> Batch | None:
+    def _taken(self, entry: Batch | StoredBatch) -> Batch | None:
         if isinstance(entry, Batch):
             return entry
         assert self._shelf is not None
@@ -238,10 +238,10 @@ class Sender:
             try:
                 batch = self._taken(entry)
                 if batch is not None:
-                    finished = self._deliver(batch, kept=isinstance(entry, Stored))
-                if finished and isinstance(entry, Stored) and self._shelf is not None:
+                    finished = self._deliver(batch, kept=isinstance(entry, StoredBatch))
+                if finished and isinstance(entry, StoredBatch) and self._shelf is not None:
                     self._shelf.remove(entry)
-            except StorageError as error:
+            except JournalError as error:
                 log.error("%s: %s", self._setting.id, error)
             except Exception:
                 # A mistake of ours: the batch is lost and counted, the worker goes on.
@@ -284,7 +284,7 @@ class Sender:
                     log.error("%s: a batch of %d was rejected: %s", self._setting.id, batch.count, said)
                 batch.done()
                 return True
-            except Retry as error:
+            except RetryLater as error:
                 meter.failures += 1
                 said = self._said(error)
                 if meter.degrade(f"cannot send: {said}"):
@@ -357,7 +357,7 @@ class Sender:
         if self._shelf is not None:
             try:
                 self._shelf.catch_up()
-            except StorageError as error:
+            except JournalError as error:
                 log.error("%s: what was sent cannot be noted and is sent again: %s", self._setting.id, error)
         if not self._queueing.enabled:
             self._close()

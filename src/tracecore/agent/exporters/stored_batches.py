@@ -14,7 +14,7 @@ from tracecore.agent.batch import SIGNALS, Batch
 HEAD: Final = 5
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredBatch(msgspec.Struct, frozen=True):
     """A batch that waits in a storage.
 
     Args:
@@ -43,16 +43,16 @@ class Shelf:
         # Another one at every start: numbers may begin anew, and no two batches may be called the same.
         self._name = secrets.token_hex(8)
 
-    def waiting(self) -> list[Stored]:
+    def waiting(self) -> list[StoredBatch]:
         """Return what an earlier run left, oldest first."""
         found = [
-            Stored(key, int.from_bytes(value[1:5], "big"), max(len(value) - HEAD, 0))
+            StoredBatch(key, int.from_bytes(value[1:5], "big"), max(len(value) - HEAD, 0))
             for key, value in self._store.items("batch/")
         ]
         self._last = max((int(entry.key[6:22], 16) for entry in found), default=0)
         return found
 
-    def put(self, batch: Batch) -> Stored:
+    def put(self, batch: Batch) -> StoredBatch:
         """Store a batch.
 
         Raises:
@@ -63,15 +63,15 @@ class Shelf:
         head = bytes((SIGNALS.index(batch.signal),)) + min(batch.count, 0xFFFFFFFF).to_bytes(4, "big")
         encoded = batch.encoded()
         self._store.set(key, head + encoded)
-        return Stored(key, batch.count, len(encoded))
+        return StoredBatch(key, batch.count, len(encoded))
 
-    def get(self, entry: Stored) -> Batch | None:
+    def get(self, entry: StoredBatch) -> Batch | None:
         value = self._store.get(entry.key)
         if value is None or not value or value[0] >= len(SIGNALS):
             return None
         return Batch(SIGNALS[value[0]], raw=value[HEAD:], count=entry.count, identity=entry.key[6:])
 
-    def remove(self, entry: Stored) -> None:
+    def remove(self, entry: StoredBatch) -> None:
         """A batch is not needed any more; where that cannot be noted now, it is with the next one.
 
         Raises:

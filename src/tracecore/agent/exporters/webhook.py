@@ -14,7 +14,7 @@ from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.exporters.sending import Rejected, Retry, Sender
+from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
 from tracecore.agent.processors.patterndetector.verdicts import is_told
@@ -70,7 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         yield from wrong_headers(self.headers)
 
 
-class Webhook:
+class WebhookExporter:
     """Posts the verdicts and incidents among the records; other records are passed over."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -115,11 +115,11 @@ class Webhook:
                 with connection.getresponse() as answer:
                     status = answer.status
         except (OSError, http.client.HTTPException) as error:
-            raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
+            raise RetryLater(f"{parts.hostname}: {error or type(error).__name__}") from None
         finally:
             connection.close()
         if status in (408, 429) or status >= 500:
-            raise Retry(f"HTTP {status}")
+            raise RetryLater(f"HTTP {status}")
         if status >= 300:
             raise Rejected(f"HTTP {status}")
 
@@ -229,6 +229,6 @@ FACTORY = Factory(
     type="webhook",
     summary="Posts verdicts and incidents to Alertmanager or any HTTP endpoint.",
     options=Options,
-    create=Webhook,
+    create=WebhookExporter,
     signals=("logs",),
 )

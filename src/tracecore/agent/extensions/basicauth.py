@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             yield (), "one of client_auth and htpasswd is needed"
 
 
-class BasicAuth:
+class BasicAuthExtension:
     """Knows users and passwords."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -165,6 +165,6 @@ FACTORY = Factory(
     aliases=("basic_auth",),
     summary="A user and password that clients send, or those that servers believe.",
     options=Options,
-    create=BasicAuth,
+    create=BasicAuthExtension,
     provides="auth",
 )

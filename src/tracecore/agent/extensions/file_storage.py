@@ -13,7 +13,7 @@ from tracecore.agent.extensions.persistence import transient
 from tracecore.agent.options import SECOND
 from tracecore.agent.tally import Tally
 from tracecore.signals.storage.file_storage import FileStorage, FileStorageConfig
-from tracecore.signals.storage.journal import Journal, StorageError
+from tracecore.signals.storage.journal import Journal, JournalError
 
 log = logging.getLogger("tracecore.agent.file_storage")
 #: A file of which most is no longer current could not be made shorter.
@@ -43,7 +43,7 @@ class FileStorageExtension:
     def start(self) -> None:
         try:
             self._storage.start()
-        except StorageError as error:
+        except JournalError as error:
             raise OSError(str(error)) from None
         if why := transient(str(self._directory)):
             self._setting.meter.note("not_persistent")

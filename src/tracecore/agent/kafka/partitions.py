@@ -47,7 +47,7 @@ def _base(job: str) -> str:
     return job.rpartition("/")[2]
 
 
-class Groups:
+class PartitionGroups:
     """The groups of a topic's partitions.
 
     Args:
@@ -94,7 +94,7 @@ class FactPartitioner:
         cluster: of facts whose resource names none.
     """
 
-    def __init__(self, groups: Groups, cluster: str = "") -> None:
+    def __init__(self, groups: PartitionGroups, cluster: str = "") -> None:
         self._groups = groups
         self._cluster = cluster
         self._placed: OrderedDict[tuple[str, str, str, str], int] = OrderedDict()

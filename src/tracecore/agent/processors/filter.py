@@ -139,7 +139,7 @@ def _compiler(context: str) -> Callable[[str], Any]:
     return lambda text: compile_condition(text, context)
 
 
-class Filter:
+class FilterProcessor:
     """Drops records, metrics, points, spans and events."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -229,6 +229,6 @@ FACTORY = Factory(
     type="filter",
     summary="Drops records for which an OTTL condition holds.",
     options=Options,
-    create=Filter,
+    create=FilterProcessor,
     check=check,
 )

@@ -18,14 +18,14 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.options import SECOND, Count, Interval
 from tracecore.signals.processes.identity import identity
-from tracecore.signals.processes.writers import Process, find_writers
+from tracecore.signals.processes.writers import WritingProcess, find_writers
 from tracecore.signals.record import Attributes
 
 log = logging.getLogger("tracecore.agent.jobattributes")
 
 PATH: Final = "log.file.path"
 NO_PATH, NO_WRITER, CUT_SHORT = "records_without_path", "files_without_writer", "looks_cut_short"
-Find = Callable[[set[str]], tuple[dict[str, Process], bool]]
+Find = Callable[[set[str]], tuple[dict[str, WritingProcess], bool]]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

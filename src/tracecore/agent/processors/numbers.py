@@ -28,7 +28,7 @@ CLOSED: Final = "block_closed_early"
 LEFT_OUT: Final = "block_bytes_left_out"
 
 
-class Numbers:
+class EngineNumbers:
     """Carries the engine's counters over, and counts verdicts.
 
     Args:

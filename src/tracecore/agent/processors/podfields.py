@@ -62,7 +62,7 @@ Pod = dict[str, Any]
 Whose = Literal["pod", "namespace", "node"]
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
+class PodLabel(msgspec.Struct, frozen=True, kw_only=True):
     """A label.
 
     Args:
@@ -87,7 +87,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("key_regex",), f"not a regular expression: {error}"
 
 
-class Annotation(Field, frozen=True, kw_only=True):
+class Annotation(PodLabel, frozen=True, kw_only=True):
     """An annotation.
 
     Args:
@@ -112,7 +112,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     IGNORED: ClassVar[tuple[str, ...]] = ("deployment_name_from_replicaset",)
 
     metadata: tuple[Metadata, ...] = DEFAULT
-    labels: list[Field] = []
+    labels: list[PodLabel] = []
     annotations: list[Annotation] = []
     otel_annotations: bool = False
     training: bool = True
@@ -214,7 +214,7 @@ def _takings(wanted: Extract, whose: Whose) -> tuple[list[_Taking], list[_Taking
 class _Taking:
     """Takes labels or annotations as a field says."""
 
-    def __init__(self, field: Field, prefix: str) -> None:
+    def __init__(self, field: PodLabel, prefix: str) -> None:
         self._key = field.key
         self._name = field.tag_name or f"{prefix}{field.key or '$0'}"
         self._expression = re2.compile(f"^(?:{field.key_regex})$") if field.key_regex else None

@@ -21,7 +21,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Annotated[list[Action], msgspec.Meta(min_length=1)]
 
 
-class Resource:
+class ResourceProcessor:
     """Runs actions on the attributes of every resource."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -38,5 +38,5 @@ FACTORY = Factory(
     type="resource",
     summary="Sets, deletes, hashes and converts attributes of resources.",
     options=Options,
-    create=Resource,
+    create=ResourceProcessor,
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tracecore.agent.batch import Ack, Batch, Refused
 from tracecore.agent.component import Consumer
-from tracecore.signals.storage.journal import StorageError
+from tracecore.signals.storage.journal import JournalError
 
 log = logging.getLogger("tracecore.agent")
 
@@ -49,7 +49,7 @@ def deliver(
             wait = min(wait * 2, WAIT[1])
 
 
-class Positions:
+class DeliveredPositions:
     """Writes how far a source was delivered: a position is written when everything up to it has arrived.
 
     Args:
@@ -77,7 +77,7 @@ class Positions:
             if position is not None:
                 try:
                     self._write(position)
-                except StorageError as error:
+                except JournalError as error:
                     log.warning("a position is not written: %s", error)
 
 

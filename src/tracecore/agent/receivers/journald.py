@@ -16,7 +16,7 @@ import msgspec
 
 from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.options import StorageId
-from tracecore.agent.receivers.delivery import Positions, deliver, logs
+from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 from tracecore.agent.tally import Tally
 
 log = logging.getLogger("tracecore.agent.journald")
@@ -100,7 +100,7 @@ class Journald:
         self._setting = setting
         self._unparsed = 0
         self._tally = Tally(setting.id, setting.meter, {UNPARSED: "{} entries of the journal could not be parsed"})
-        self._positions: Positions | None = None
+        self._positions: DeliveredPositions | None = None
         #: The last entry that was handed on: a journalctl that failed goes on behind it.
         self._cursor: str | None = None
 
@@ -109,7 +109,7 @@ class Journald:
             store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
             known = store.get("cursor")
             self._cursor = known.decode("ascii", "replace") if known else None
-            self._positions = Positions(partial(store.set, "cursor"))
+            self._positions = DeliveredPositions(partial(store.set, "cursor"))
         process = subprocess.Popen(
             self._options.command(self._cursor),
             stdout=subprocess.PIPE,

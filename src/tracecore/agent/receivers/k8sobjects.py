@@ -21,7 +21,7 @@ from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.options import SECOND, Interval, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, Follower, ObjectChange, discover, listing
+from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, CollectionFollower, ObjectChange, discover, listing
 
 log = logging.getLogger("tracecore.agent.k8sobjects")
 
@@ -162,7 +162,7 @@ class Backlog:
             self._changed.notify_all()
 
 
-class Positions:
+class FeedVersions:
     """Up to which version what each feed told has left the agent: in the order it was told, however it leaves."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class _Feed:
 
     def _watch(self, collection: Collection, backlog: Backlog, halt: threading.Event, version: str) -> None:
         receiver = self._receiver
-        follower = Follower(
+        follower = CollectionFollower(
             receiver.way, collection, stop=halt, state=lambda wrong: receiver.tell(self.key, wrong), version=version
         )
         receiver.waking(follower)
@@ -282,9 +282,9 @@ class K8sObjects:
         self._lock = threading.Lock()
         self._wrong: dict[str, str] = {}
         self._said = ""
-        self._followers: list[Follower] = []
+        self._followers: list[CollectionFollower] = []
         self._malformed: dict[int, int] = {}
-        self._positions = Positions()
+        self._positions = FeedVersions()
         self._store: Any = None
 
     def way(self) -> api.Way:
@@ -311,11 +311,11 @@ class K8sObjects:
         elif news and meter.recover():
             log.info("%s: works again", self._setting.id)
 
-    def waking(self, follower: Follower) -> None:
+    def waking(self, follower: CollectionFollower) -> None:
         with self._lock:
             self._followers.append(follower)
 
-    def count(self, follower: Follower) -> None:
+    def count(self, follower: CollectionFollower) -> None:
         """Count what a follower could not read."""
         before = self._malformed.get(id(follower), 0)
         if follower.malformed > before:
@@ -330,7 +330,7 @@ class K8sObjects:
         halt, backlog = threading.Event(), Backlog()
         meter = self._setting.meter
         meter.queue_depth, meter.queue_capacity = backlog.__len__, BACKLOG[0]
-        self._followers, self._positions = [], Positions()
+        self._followers, self._positions = [], FeedVersions()
         threads = [
             threading.Thread(target=f.run, args=(backlog, halt, known.get(f.key, "")), name=f.key, daemon=True)
             for f in self._feeds

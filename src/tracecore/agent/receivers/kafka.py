@@ -11,7 +11,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.kafka.client import Connection, LogsTopic, NotEmpty, library, partitions_of, said
 from tracecore.agent.options import SECOND, Interval
-from tracecore.agent.receivers.delivery import Positions, deliver
+from tracecore.agent.receivers.delivery import DeliveredPositions, deliver
 from tracecore.signals.otlp import bounds
 from tracecore.signals.otlp.messages import OtlpError
 
@@ -80,7 +80,7 @@ class KafkaReceiver:
         )
         try:
             partitions_of(consumer, settings, options.logs.topic)
-            positions: dict[int, Positions] = {}
+            positions: dict[int, DeliveredPositions] = {}
             consumer.subscribe(
                 [options.logs.topic],
                 on_revoke=lambda _, places: [positions.pop(place.partition, None) for place in places],
@@ -101,14 +101,14 @@ class KafkaReceiver:
         self,
         kafka: Any,
         consumer: Any,
-        positions: dict[int, Positions],
+        positions: dict[int, DeliveredPositions],
         message: Any,
         consume: Consumer,
         stop: threading.Event,
     ) -> bool:
         """Hand a message on; false when the receiver was told to stop before."""
         number = message.partition()
-        held = positions.setdefault(number, Positions(self._store(kafka, consumer, number)))
+        held = positions.setdefault(number, DeliveredPositions(self._store(kafka, consumer, number)))
         ack = held.ack(str(message.offset() + 1).encode())
         raw = message.value() or b""
         try:

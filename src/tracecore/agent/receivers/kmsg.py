@@ -17,7 +17,7 @@ import re2
 
 from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.options import StorageId
-from tracecore.agent.receivers.delivery import Positions, deliver, logs
+from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 
 log = logging.getLogger("tracecore.agent.kmsg")
 
@@ -77,7 +77,7 @@ class Kmsg:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        self._positions: Positions | None = None
+        self._positions: DeliveredPositions | None = None
         #: The sequence number of the last message that was handed on.
         self._last = -1
         self._resource = {"host.name": socket.gethostname(), "tracecore.layer": "kernel"}
@@ -89,7 +89,7 @@ class Kmsg:
             known = (store.get("position") or b"").decode("ascii", "replace").partition(" ")
             if known[0] == boot_id and known[2].isdigit():
                 self._last = int(known[2])
-            self._positions = Positions(partial(store.set, "position"))
+            self._positions = DeliveredPositions(partial(store.set, "position"))
         descriptor = os.open(self._options.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if self._options.start_at == "end" and self._last < 0:

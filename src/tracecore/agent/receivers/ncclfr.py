@@ -24,7 +24,7 @@ from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.options import SECOND, Count, Duration, Interval, Size, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.flight_recorder.reading import head_looks_like_dump
-from tracecore.signals.storage.journal import StorageError
+from tracecore.signals.storage.journal import JournalError
 
 log = logging.getLogger("tracecore.agent.ncclfr")
 
@@ -289,7 +289,7 @@ def _write(store: Any, changes: dict[str, bytes | None], report: Any) -> None:
         return
     try:
         store.update(changes)
-    except StorageError as error:
+    except JournalError as error:
         report(f"which dumps were read is not written: {error}")
 
 

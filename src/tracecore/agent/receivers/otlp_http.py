@@ -33,7 +33,7 @@ _HEX = b"0123456789abcdefABCDEF"
 _INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE, _UNAUTHENTICATED = 3, 14, 12, 8, 16
 
 
-class Take(Protocol):
+class TakeRequest(Protocol):
     def __call__(self, signal: Signal, raw: bytes, peer: str = "") -> int: ...
 
 
@@ -109,7 +109,7 @@ class HttpServer:
     """
 
     def __init__(
-        self, options: Http, take: Take, refused: Callable[[], None], believed: Authenticator | None = None
+        self, options: Http, take: TakeRequest, refused: Callable[[], None], believed: Authenticator | None = None
     ) -> None:
         from tracecore.agent.receivers.otlp import address
 
@@ -146,7 +146,7 @@ class _Handler(Handler):
     disable_nagle_algorithm = True
     options: Http
     paths: dict[str, Signal]
-    take: Take
+    take: TakeRequest
     believed: Authenticator | None
 
     def do_POST(self) -> None:

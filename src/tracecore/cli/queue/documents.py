@@ -8,7 +8,7 @@ from tracecore.cli.queue.group import utc
 from tracecore.signals.redaction import redacted_command
 
 if TYPE_CHECKING:
-    from tracecore.queue.task import Attempt, Task
+    from tracecore.queue.task import Task, TaskAttempt
 
 
 def without_secrets(env: dict[str, str]) -> dict[str, str]:
@@ -33,7 +33,7 @@ def document(task: Task) -> dict[str, Any]:
     return {"id": document.pop("id"), **spec, **{n: v for n, v in document.items() if v not in (None, "", {}, False)}}
 
 
-def attempt_document(attempt: Attempt) -> dict[str, Any]:
+def attempt_document(attempt: TaskAttempt) -> dict[str, Any]:
     """An attempt; absent rather than empty."""
     import msgspec
 

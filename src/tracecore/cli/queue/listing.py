@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tracecore.queue.task import Attempt, Task
+    from tracecore.queue.task import Task, TaskAttempt
 
 _STATUSES: Final = ("queued", "running", "completed", "failed", "dead", "cancelled")
 _COLOURS: Final = {"running": "cyan", "completed": "green", "failed": "red", "dead": "red", "cancelled": "dim"}
@@ -161,7 +161,7 @@ def show(place: str | None, task: int, as_json: bool) -> int:
     return 0
 
 
-def _attempt_lines(attempt: Attempt) -> list[str]:
+def _attempt_lines(attempt: TaskAttempt) -> list[str]:
     took = "" if attempt.ended_at is None else f", {_age(attempt.ended_at - attempt.started_at)}"
     exit_ = attempt.signal or ("" if attempt.exit_code is None else f"exit {attempt.exit_code}")
     lines = [

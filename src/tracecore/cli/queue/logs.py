@@ -14,7 +14,7 @@ import click
 from tracecore.cli.queue.group import TASK, command, harmless, opened, task_of
 
 if TYPE_CHECKING:
-    from tracecore.queue.task import Attempt
+    from tracecore.queue.task import TaskAttempt
 
 
 @command.command("logs", help="Print what an attempt wrote.\n\nExample: tracecore queue logs 12 --follow")
@@ -49,7 +49,7 @@ def logs(place: str | None, task: int, attempt: int | None, lines: int | None, f
             time.sleep(0.5)
 
 
-def _kept_tail(attempt: Attempt, path: Path) -> int:
+def _kept_tail(attempt: TaskAttempt, path: Path) -> int:
     tail = (attempt.failure or {}).get("log_tail")
     if attempt.host != socket.gethostname():
         click.echo(f"the log is on {attempt.host}: {path}", err=True)

@@ -49,7 +49,7 @@ def work(
 ) -> int:
     from tracecore.cli.supervise import diagnosis
     from tracecore.queue.database import ident
-    from tracecore.queue.worker import Worker
+    from tracecore.queue.worker import QueueWorker
 
     if lease < 1:
         raise click.UsageError("--lease: at least 1s")
@@ -59,7 +59,7 @@ def work(
         click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
 
     host = socket.gethostname()
-    worker = Worker(
+    worker = QueueWorker(
         queue,
         ident(engine),
         name=name or f"{host}:{os.getpid()}",

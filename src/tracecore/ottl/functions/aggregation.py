@@ -166,36 +166,36 @@ def _merge_common(first: Point, other: Point) -> None:
         first["exemplars"] = (first.get("exemplars") or []) + other["exemplars"]
 
 
-def _merge_histograms(group: list[Point]) -> Point:
-    first = group[0]
-    joined = [first]
-    for other in group[1:]:
-        if not other.get("count"):
-            continue
+def _merged(group: list[Point], merge_buckets: Callable[[Point, Point], None]) -> Point:
+    """Merge the points that counted something into the first."""
+    first, others = group[0], [other for other in group[1:] if other.get("count")]
+    for other in others:
         _merge_common(first, other)
-        counts = list(first.get("bucket_counts") or [])
-        for index, count in enumerate(other.get("bucket_counts") or []):
-            if index < len(counts):
-                counts[index] += count
-        first["bucket_counts"] = counts
-        joined.append(other)
-    _earliest(first, joined)
+        merge_buckets(first, other)
+    _earliest(first, [first, *others])
     return first
+
+
+def _merge_histograms(group: list[Point]) -> Point:
+    return _merged(group, _merge_explicit)
 
 
 def _merge_exponential(group: list[Point]) -> Point:
-    first = group[0]
-    joined = [first]
-    for other in group[1:]:
-        if not other.get("count"):
-            continue
-        _merge_common(first, other)
-        first["zero_count"] = (first.get("zero_count") or 0) + (other.get("zero_count") or 0)
-        for side in ("negative", "positive"):
-            _merge_side(first, other, side)
-        joined.append(other)
-    _earliest(first, joined)
-    return first
+    return _merged(group, _merge_sides)
+
+
+def _merge_explicit(first: Point, other: Point) -> None:
+    counts = list(first.get("bucket_counts") or [])
+    for index, count in enumerate(other.get("bucket_counts") or []):
+        if index < len(counts):
+            counts[index] += count
+    first["bucket_counts"] = counts
+
+
+def _merge_sides(first: Point, other: Point) -> None:
+    first["zero_count"] = (first.get("zero_count") or 0) + (other.get("zero_count") or 0)
+    for side in ("negative", "positive"):
+        _merge_side(first, other, side)
 
 
 def _merge_side(first: Point, other: Point, side: str) -> None:

@@ -37,7 +37,7 @@ class Grok:
 
     __slots__ = ("pattern", "types")
 
-    def __init__(self, pattern: regex.Pattern, types: dict[str, str]) -> None:
+    def __init__(self, pattern: regex.CompiledRegex, types: dict[str, str]) -> None:
         self.pattern = pattern
         self.types = types
 

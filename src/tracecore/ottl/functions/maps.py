@@ -82,7 +82,7 @@ def delete_key(target: PMapGetSetter, key: StringGetter) -> Getter:
     return run
 
 
-def _filter(target: PMapGetSetter, pattern: Callable[[Context], regex.Pattern], keep: bool) -> Getter:
+def _filter(target: PMapGetSetter, pattern: Callable[[Context], regex.CompiledRegex], keep: bool) -> Getter:
     def run(ctx: Context) -> None:
         matches = pattern(ctx).matches
         entries = target.get(ctx)

@@ -66,7 +66,7 @@ def _narrow(text: str) -> Any:
     return narrow if narrow._regexp.ProgramSize() <= MAX_NARROW else None
 
 
-class Pattern:
+class CompiledRegex:
     """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
 
     __slots__ = ("_find", "_narrow", "_test", "_wide_or_none", "names", "text")
@@ -297,12 +297,12 @@ def _only_in_cpp(text: str) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def compiled(text: str) -> Pattern:
+def compiled(text: str) -> CompiledRegex:
     """A compiled pattern, from a small cache: patterns that come from records repeat."""
-    return Pattern(text)
+    return CompiledRegex(text)
 
 
-def compile_for(function: str, text: str) -> Pattern:
+def compile_for(function: str, text: str) -> CompiledRegex:
     """A compiled pattern, or an error that names the function it was given to."""
     try:
         return compiled(text)
@@ -326,7 +326,7 @@ def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]
     return lambda data: [place for place, test in enumerate(tests) if test(data)]
 
 
-def dynamic(function: str, getter: StringGetter) -> Callable[[Context], Pattern]:
+def dynamic(function: str, getter: StringGetter) -> Callable[[Context], CompiledRegex]:
     """Return a function that gives the pattern of an argument: compiled now if constant, else for each record."""
     text = constant_value(getter)
     if text is not MISSING:

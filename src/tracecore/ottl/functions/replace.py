@@ -182,12 +182,12 @@ def _whole_replacement(
 
 def _part_replacer(
     function: FunctionGetter | None, form: StringGetter | None
-) -> Callable[[Context, regex.Pattern, str, str], str]:
+) -> Callable[[Context, regex.CompiledRegex, str, str], str]:
     if function is None:
         return lambda ctx, pattern, text, template: pattern.replace_all(text, template)
     make = function
 
-    def replace(ctx: Context, pattern: regex.Pattern, text: str, template: str) -> str:
+    def replace(ctx: Context, pattern: regex.CompiledRegex, text: str, template: str) -> str:
         pieces: list[str] = []
         last = 0
         for spans in pattern.all(text):

@@ -10,11 +10,11 @@ import hyperscan
 import msgspec
 
 from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
-from tracecore.ottl.planner.literals import required
-from tracecore.ottl.planner.widening import alternatives, written
+from tracecore.ottl.planner.literals import rarity, required
+from tracecore.ottl.planner.widening import alternatives, without, written
 
-#: A literal at least this long is searched for in the place of the expression that needs it: long literals are rare
-#: enough in logs, and a thousand of them compile in the time of ten expressions.
+#: A literal at least this rare is searched for in the place of the expression that needs it: a thousand literals
+#: compile in the time of ten expressions, and are found sooner.
 MIN_LITERAL: Final = 6
 
 _ESCAPED: Final = tuple(b"\\x%02x" % byte for byte in range(256))
@@ -46,8 +46,9 @@ def search(
     *,
     lines: bool,
     extra: Iterable[bytes] = (),
-    opaque: Iterable[bytes] = (),
+    opaque: Iterable[str] = (),
     literals: bool = True,
+    dropped: bytes = b"",
 ) -> Search:
     """The expressions to search for.
 
@@ -55,13 +56,14 @@ def search(
         patterns: RE2 expressions.
         lines: in raw lines, not in the text of a record.
         extra: byte strings with which any pattern may match.
-        opaque: the same as expressions of Hyperscan's.
+        opaque: the same as expressions.
         literals: a literal that an expression needs is searched for in its place, where it is long enough.
+        dropped: bytes that are left out of the text.
     """
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        wanted = _wanted(pattern, lines=lines, shortened=literals)
+        wanted = _wanted(pattern, lines=lines, shortened=literals, dropped=dropped)
         if wanted is None:
             unknown.append(number)
             continue
@@ -70,23 +72,28 @@ def search(
     if lines:
         _only_shortest(found)
     for text in extra:
-        found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
+        found[b"".join(_ESCAPED[byte] for byte in text.translate(None, dropped)), 0] = []
     for expression in opaque:
-        found[expression, hyperscan.HS_FLAG_MULTILINE] = []
+        wanted = _wanted(expression, lines=lines, shortened=False, dropped=dropped)
+        assert wanted is not None
+        found.update((key, []) for key in wanted)
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 
 
-def _wanted(pattern: str, *, lines: bool, shortened: bool) -> set[tuple[bytes, int]] | None:
+def _wanted(pattern: str, *, lines: bool, shortened: bool, dropped: bytes) -> set[tuple[bytes, int]] | None:
     """Expressions with their flags, one of which is found wherever the pattern matches."""
     try:
         branches = alternatives(parse(pattern), lines=lines)
+        if dropped:
+            left = (without(branch, dropped) for branch in branches)
+            branches = tuple(part for branch in left for part in alternatives(branch, lines=False))
     except (Unreadable, RecursionError):
         return None
     wanted: set[tuple[bytes, int]] = set()
     for branch in branches:
         literals = required(branch) if shortened else None
-        if literals is not None and all(_is_rare(text, lines) for text, _ in literals):
+        if literals is not None and all(rarity(text) >= MIN_LITERAL for text, _ in literals):
             for text, folded in literals:
                 escaped = b"".join(_ESCAPED[byte] for byte in text)
                 wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
@@ -96,12 +103,6 @@ def _wanted(pattern: str, *, lines: bool, shortened: bool) -> set[tuple[bytes, i
             return None
         wanted.add((expression, hyperscan.HS_FLAG_MULTILINE if lines else 0))
     return wanted
-
-
-def _is_rare(text: bytes, lines: bool) -> bool:
-    """Whether a literal may stand for an expression; a word that programs write all the time may not in raw lines."""
-    word = text.strip(b" ")
-    return len(text) >= MIN_LITERAL and not (lines and word.isalpha() and word.islower())
 
 
 def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:

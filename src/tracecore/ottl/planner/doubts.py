@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tracecore.ottl.planner.database import ScanDatabase, Search, compiled, is_literal, search
-from tracecore.signals.arrays import np
+from tracecore.signals import compiled as c_part
+from tracecore.signals.arrays import distinct, np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
@@ -41,14 +42,15 @@ class Doubts:
             lines: the line of each find.
             entries: what was found there, as the place in the search.
         """
-        databases = {entry: self._database(entry) for entry in np.unique(entries).tolist()}
-        sure = np.isin(entries, [entry for entry, database in databases.items() if database is None])
-        held = np.unique(lines[sure])
-        for entry, database in databases.items():
-            if database is not None:
-                doubted = np.setdiff1d(lines[entries == entry], held)
-                held = np.union1d(held, _matching(database, text, ends, doubted))
-        return held
+        found: dict[int, set[int]] = {}
+        for entry, line in zip(entries.tolist(), lines.tolist(), strict=True):
+            found.setdefault(entry, set()).add(line)
+        databases = [(self._database(entry), where) for entry, where in found.items()]
+        held = set[int]().union(*(where for database, where in databases if database is None))
+        for database, where in databases:
+            if database is not None and (doubted := sorted(where - held)):
+                held.update(_matching(database, text, ends, np.array(doubted, np.intp)).tolist())
+        return np.array(sorted(held), np.intp)
 
     def _database(self, entry: int) -> ScanDatabase | None:
         """Return what a line with a find has to match as well; None for nothing."""
@@ -76,14 +78,25 @@ def lines_end(text: bytes, ends: Array, lines: Array) -> Array:
     return np.append(ends, len(text))[lines]
 
 
+def joined(text: bytes, begins: Array, finals: Array) -> bytes:
+    """Stretches of a text as lines."""
+    if c_part.part is not None:
+        return c_part.part.joined(text, begins, finals)
+    return b"\n".join(map(text.__getitem__, map(slice, begins.tolist(), finals.tolist())))
+
+
+def some_lines(text: bytes, ends: Array, lines: Array) -> tuple[bytes, Array]:
+    """Some lines of a text, and where they end."""
+    begins, finals = np.append(-1, ends)[lines] + 1, lines_end(text, ends, lines)
+    return joined(text, begins, finals), np.cumsum(finals - begins + 1) - 1
+
+
 def _matching(database: ScanDatabase, text: bytes, ends: Array, lines: Array) -> Array:
     """Return those of some lines in which something is found."""
-    begins, finals = np.append(-1, ends)[lines] + 1, lines_end(text, ends, lines)
-    spans = map(slice, begins.tolist(), finals.tolist())
     matched: list[int] = []
-    database.scan(b"\n".join(map(text.__getitem__, spans)), _collect, matched)
-    borders = np.cumsum(finals - begins + 1)
-    return lines[np.unique(np.searchsorted(borders, np.array(matched, np.intp)))]
+    some, borders = some_lines(text, ends, lines)
+    database.scan(some, _collect, matched)
+    return lines[distinct(np.searchsorted(borders, np.array(matched, np.intp)))]
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:

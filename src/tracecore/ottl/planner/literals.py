@@ -11,6 +11,9 @@ from tracecore.ottl.planner.expressions import Byte, Choice, Node, Place, Repeat
 MAX_STRINGS: Final = 24
 #: A literal of this length is rare enough in logs.
 LONG: Final = 10
+#: Words that programs write all the time, whatever happens: no rarer than a literal of this length.
+COMMON: Final = frozenset((b"checkpoint", b"loading", b"saving", b"training", b"writing"))
+SHORT: Final = 5
 
 #: A string and whether case matters not. A folded one is in lower case.
 Literal: TypeAlias = tuple[bytes, bool]
@@ -20,14 +23,19 @@ _NOTHING: Final[_Strings] = frozenset({(b"", False)})
 
 
 def required(node: Node) -> frozenset[Literal] | None:
-    """Strings one of which is in whatever the expression matches, the longest that can be had; None where none is."""
+    """Strings one of which is in whatever the expression matches, the rarest that can be had; None where none is."""
     exact, best = _strings(node)
     found = best if exact is None else _better(best, exact)
     return None if found is None or _score(found) == 0 else found
 
 
+def rarity(text: bytes) -> int:
+    """Return how rare a literal is in logs, as the length of one without a meaning."""
+    return min(len(text), SHORT) if text.strip(b" ").lower() in COMMON else len(text)
+
+
 def _score(strings: _Strings) -> int:
-    return min((len(text) for text, _ in strings), default=0)
+    return min((rarity(text) for text, _ in strings), default=0)
 
 
 def _better(one: _Strings | None, other: _Strings | None) -> _Strings | None:

@@ -70,7 +70,7 @@ class _Cut(NamedTuple):
     """`merge_maps(cache, ExtractPatterns(…), "upsert")`; `subject` is an entry of the cache, empty for the body."""
 
     subject: str
-    pattern: regex.Pattern
+    pattern: regex.CompiledRegex
 
     def located(self, ctx: Context) -> Step | None:
         """Return the function that cuts the same captures out of other texts; None if there are none."""

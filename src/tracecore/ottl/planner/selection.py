@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from string import hexdigits
 from typing import Final
 
 from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, search
-from tracecore.ottl.planner.doubts import Array, Doubts, lines_end
+from tracecore.ottl.planner.doubts import Array, Doubts, lines_end, some_lines
 from tracecore.ottl.planner.widening import LINE_BREAK
-from tracecore.signals.arrays import np
+from tracecore.signals import compiled
+from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.selector import ALWAYS
 
 #: Longer lines are candidates: runtimes cut them, and readers keep only parts of them.
@@ -30,12 +30,9 @@ _LONG_S: Final = FOLDING[0]
 
 _CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-_BACKSLASH: Final = ord("\\")
-#: What the byte after a backslash stands for in JSON; 0 for all others, which stay as they are.
-_MEANT: Final = np.zeros(256, np.uint8)
-_MEANT[list(b'"/\\tbfnr')] = list(b'"/\\\t\b\f' + _BREAK + _BREAK)
-#: Hexadecimal digits; 255 for all other bytes.
-_HEX: Final = np.array([int(chr(byte), 16) if chr(byte) in hexdigits else 255 for byte in range(256)], np.uint8)
+#: Escapes of JSON that are taken out: all but those of characters that are not ASCII.
+_ESCAPE: Final = re.compile(rb'\\(?:(["/\\tbfnr])|u00([0-7][0-9A-Fa-f]))')
+_MEANT: Final = dict(zip(b'"/\\tbfnr', b'"/\\\t\b\f\n\n', strict=True))
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: What opens a table of failures; one of twenty is found as often as it is long.
 _RULERS: Final = tuple(text for text in ALWAYS if len(set(text)) == 1)
@@ -45,20 +42,20 @@ TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.
 REACH: Final = 1 << 14
 #: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
-_OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
+_OPAQUE: Final = (r"\\u[0-9A-Fa-f]{4}", r"\\x[0-9a-f]{2}", r'"MESSAGE"[ \t]*:[ \t]*\[')
 
 
-def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
+def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> Search:
     """Return what raw lines must contain so that one of the patterns can match, except for `_LONG_S`.
 
     Args:
         patterns: RE2 expressions.
         always: also what every selector has to pick.
+        dropped: bytes that are left out of the lines; whole expressions are searched for then.
     """
-    if not always:
-        return search(patterns, lines=True, extra=FOLDING[1:])
-    extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS))
-    return search(patterns, lines=True, extra=extra, opaque=_OPAQUE)
+    extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS)) if always else FOLDING[1:]
+    opaque = _OPAQUE if always else ()
+    return search(patterns, lines=True, extra=extra, opaque=opaque, literals=not dropped, dropped=dropped)
 
 
 class Selector:
@@ -86,26 +83,30 @@ class Selector:
         places: list[int] = np.minimum(lines_end(block, ends(marked), lines), len(block) - 1).tolist()
         return places
 
-    def lines(self, text: bytes, borders: Array) -> Array:
+    def lines(self, text: bytes, borders: Array, asked: Array | None = None) -> Array:
         """Numbers of the lines in which a guard can match, and of those that are long, ascending.
 
         Args:
             text: whole lines.
             borders: where they end.
+            asked: lines in which one may match; None for all.
         """
         found: list[int] = []
         entries: list[int] = []
-        self._scan(text, found, entries)
+        part, ends = (text, borders) if asked is None else some_lines(text, borders, asked)
+        self._scan(part, found, entries)
         others = long_lines(text) + rulers(text)
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
             others += [match.start() for match in re.finditer(_LONG_S, text)]
         if not found and not others:
             return _NONE
-        lines = np.searchsorted(borders, np.array(found, np.intp))
+        lines = np.searchsorted(ends, np.array(found, np.intp))
         if self._doubts is not None and found:
-            lines = self._doubts.holding(text, borders, lines, np.array(entries, np.intp))
-        return np.unique(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
+            lines = self._doubts.holding(part, ends, lines, np.array(entries, np.intp))
+        if asked is not None:
+            lines = asked[lines]
+        return distinct(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
         database = self._database
@@ -127,13 +128,21 @@ def _collect(number: int, start: int, end: int, flags: int, context: tuple[list[
 
 def lined(block: bytes) -> bytes:
     """A block in which every line ends with a newline, as those of carriage returns alone do; bytes stay in place."""
-    return block.replace(b"\r\n", b" \n").translate(_CARRIAGES) if b"\r" in block else block
+    if b"\r" not in block:
+        return block
+    if compiled.part is not None:
+        return compiled.part.lined(block)
+    return block.replace(b"\r\n", b" \n").translate(_CARRIAGES)
 
 
 def plain(block: bytes, escaped: bool) -> bytes:
     """A block without JSON escapes, terminal codes and NULs; with the same lines."""
-    if escaped and b"\\" in block:
-        block = _unescaped(block)
+    escaped = escaped and b"\\" in block
+    if compiled.part is not None:
+        odd = escaped or b"\x1b" in block or b"\x00" in block
+        return compiled.part.plain(block, escaped, LINE_BREAK) if odd else block
+    if escaped:
+        block = _ESCAPE.sub(_meant, block).replace(b"\x00", b"")
     if b"\x1b" in block:
         block = _ANSI.sub(b"", block)
     if b"\x00" in block:
@@ -141,32 +150,17 @@ def plain(block: bytes, escaped: bool) -> bytes:
     return block
 
 
-def _unescaped(block: bytes) -> bytes:
-    """A block of JSON lines without NULs and escapes, but for those of characters that are not ASCII."""
-    array = np.frombuffer(block + bytes(6), np.uint8)
-    places = np.flatnonzero(array == _BACKSLASH)
-    # Of several in a row, the first escapes the second.
-    order = np.arange(len(places))
-    begins = np.append(True, np.diff(places) > 1)
-    places = places[(order - np.maximum.accumulate(np.where(begins, order, 0))) % 2 == 0]
-    # What is left out becomes NUL first.
-    text = array.copy()
-    meant = _MEANT[array[places + 1]]
-    simple = places[meant > 0]
-    text[simple + 1] = meant[meant > 0]
-    text[simple] = 0
-    numbered = places[array[places + 1] == ord("u")]
-    digits = _HEX[array[numbered[:, None] + np.arange(2, 6)]]
-    ascii_only = (digits[:, :2] == 0).all(1) & (digits[:, 2] < 8) & (digits[:, 3] < 16)
-    numbered, digits = numbered[ascii_only], digits[ascii_only]
-    codes = digits[:, 2] << 4 | digits[:, 3]
-    text[numbered + 5] = np.where((codes == 10) | (codes == 13), LINE_BREAK, codes)
-    text[numbered[:, None] + np.arange(5)] = 0
-    return text.tobytes().translate(None, b"\0")
+def _meant(match: re.Match[bytes]) -> bytes:
+    """Return the character that an escape stands for; no line ends where one was escaped."""
+    simple, code = match.groups()
+    meant = int(code, 16) if simple is None else _MEANT[simple[0]]
+    return _BREAK if meant in b"\r\n" else bytes((meant,))
 
 
 def ends(block: bytes) -> Array:
     """Where lines end, in a block that is `lined`."""
+    if compiled.part is not None:
+        return compiled.part.line_ends(block)
     return np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
 
 
@@ -175,13 +169,18 @@ def rulers(block: bytes) -> list[int]:
     found: list[int] = []
     done = 0
     while done < len(block):
-        table = block.find(TABLE, done)
+        table = find(block, TABLE, done)
         begin, end = done, len(block) if table < 0 else table + len(TABLE)
         begin = max(begin, end - REACH)
         if any(block.find(ruler, begin, end) >= 0 for ruler in _RULERS):
             found += [match.end() - 1 for match in _RULER.finditer(block, begin, end)]
         done = end
     return found
+
+
+def find(block: bytes, literal: bytes, begin: int = 0) -> int:
+    """`bytes.find`."""
+    return block.find(literal, begin) if compiled.part is None else compiled.part.find(block, literal, begin)
 
 
 def long_lines(block: bytes) -> list[int]:

@@ -18,9 +18,9 @@ from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.patterns.checkpointer_hang.saving import open_phases, unfinished
-from tracecore.patterns.checkpointer_hang.watched import Watched
+from tracecore.patterns.checkpointer_hang.watched import WatchedSaves
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys, slack
 
 if TYPE_CHECKING:
@@ -140,20 +140,16 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return ("storage",) if self.storage is None else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        fields = {
             "phase": self.first.phase,
             "storage_backend": self.backend,
             "stall_seconds": self.stalled_ns // SECOND,
+            "ranks": self._ranks() or None,
+            "tracecore.training.checkpoint.path": self.first.path,
+            "gen_ai.training.checkpoint.step": self.first.step,
+            "gen_ai.training.job_id": self.first.job,
         }
-        if ranks := self._ranks():
-            fields["ranks"] = ranks
-        if self.first.path:
-            fields["tracecore.training.checkpoint.path"] = self.first.path
-        if self.first.step is not None:
-            fields["gen_ai.training.checkpoint.step"] = self.first.step
-        if self.first.job:
-            fields["gen_ai.training.job_id"] = self.first.job
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -236,7 +232,7 @@ class CheckpointerHang(Pattern[Config]):
             return []
         begun = unfinished(window, begun)
         ripe = [first for first in begun if not self._early(first, reports, now)]
-        watched = Watched(window, self.config.before)
+        watched = WatchedSaves(window, self.config.before)
         for first in ripe:
             if self._hangs(watched, first, now):
                 return [self._verdict(window, watched, first, begun)]
@@ -250,7 +246,7 @@ class CheckpointerHang(Pattern[Config]):
         """Whether this phase has not lasted for long enough, and nobody gave up waiting since it began."""
         return now < begin.time + self.config.stall and not (reports and reports[-1].time >= begin.time)
 
-    def _hangs(self, watched: Watched, begin: CheckpointPhase, now: int) -> bool:
+    def _hangs(self, watched: WatchedSaves, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""
         deadline = begin.time + self.config.stall
         seen = watched.stall(begin) is not None or watched.outlasts(begin)
@@ -260,7 +256,7 @@ class CheckpointerHang(Pattern[Config]):
         return bool(times) and not watched.ended(begin, min(times))
 
     def _verdict(
-        self, window: Window, watched: Watched, first: CheckpointPhase, begun: list[CheckpointPhase]
+        self, window: Window, watched: WatchedSaves, first: CheckpointPhase, begun: list[CheckpointPhase]
     ) -> Verdict:
         stall, alive, timeout = watched.stall(first), watched.alive(first), watched.timeout(first)
         start = first.time if stall is None else min(first.time, max(stall.since, 0))

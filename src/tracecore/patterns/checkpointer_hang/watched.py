@@ -26,7 +26,7 @@ _end = attrgetter("end")
 _rank = attrgetter("rank")
 
 
-class Watched:
+class WatchedSaves:
     """The facts of a window, for questions about its saves in order of time.
 
     Args:

@@ -12,7 +12,8 @@ from tracecore.facts.wording import quote
 from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
 from tracecore.patterns.collective_mismatch.reports import described, tells, what
 from tracecore.patterns.config import HOUR, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.scope import attempt_of
 from tracecore.signals.flight_recorder.exchange import Transfer
 
 if TYPE_CHECKING:
@@ -134,7 +135,6 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
-            "nccl.fr.pg_id": self.pg,
             "nccl.fr.collective_seq_id": self.seq,
             "differs": self.differs,
             "odd_ranks": self.odd_ranks,
@@ -146,11 +146,9 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
                 {name: value for name, value in msgspec.structs.asdict(t).items() if value is not None}
                 for t in self.transfers
             ]
-        if self.pg_desc:
-            fields["pg_desc"] = self.pg_desc
-        if job := next((entry.job for entry in self.odd if entry.job), None):
-            fields["gen_ai.training.job_id"] = job
-        return fields
+        fields["pg_desc"] = self.pg_desc
+        fields["gen_ai.training.job_id"] = next((entry.job for entry in self.odd if entry.job), None)
+        return {"nccl.fr.pg_id": self.pg, **filled(fields)}  # a group may have an empty name
 
     def promoted(self) -> dict[str, Any]:
         return {"nccl.fr.pg_id": self.pg, "nccl.fr.collective_seq_id": self.seq}
@@ -200,10 +198,8 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects(ranks=self.ranks)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"told": self.count, "odd_ranks": list(self.ranks)}
-        if self.first.job:
-            fields["gen_ai.training.job_id"] = self.first.job
-        return fields
+        fields = {"told": self.count, "odd_ranks": list(self.ranks), "gen_ai.training.job_id": self.first.job}
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {}
@@ -244,20 +240,18 @@ class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects.of(self.odd)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "nccl.fr.pg_id": self.groups[0].pg,
+        fields = {
             "differs": "groups",
             "odd_ranks": [fact.rank for fact in self.odd],
+            "gen_ai.training.job_id": self.groups[0].job,
         }
-        if job := self.groups[0].job:
-            fields["gen_ai.training.job_id"] = job
-        return fields
+        return {"nccl.fr.pg_id": self.groups[0].pg, **filled(fields)}  # a group may have an empty name
 
     def promoted(self) -> dict[str, Any]:
         return {"nccl.fr.pg_id": self.groups[0].pg}
 
 
-class Calls:
+class CallsBySequence:
     """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
 
     def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
@@ -304,8 +298,7 @@ class CollectiveMismatch(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        job = fact.job or ""
-        job = f"{job}#{fact.attempt}" if fact.attempt else job
+        job = attempt_of(fact)
         if isinstance(fact, WatchdogReport):
             return ((job, ""),) if tells(fact) else ()
         if isinstance(fact, NcclError):
@@ -325,7 +318,7 @@ class CollectiveMismatch(Pattern[Config]):
             return _from_reports(window)
         if _alike(window.grouped(CollectiveEntry, _call)):
             return []
-        calls = Calls(window.of(CollectiveEntry))
+        calls = CallsBySequence(window.of(CollectiveEntry))
         waits = _open_from(calls) if calls.mixed else None
         for seq in sorted(calls.mixed | calls.misfits):
             entries = calls.latest[seq].values()
@@ -415,7 +408,7 @@ def _from_reports(window: Window) -> list[Verdict]:
     return list(found.values())
 
 
-def _open_from(calls: Calls) -> int | None:
+def _open_from(calls: CallsBySequence) -> int | None:
     """The first collective that somebody has entered and that has not ended."""
     waits = [seq for seq, ranks in calls.latest.items() if any(not entry.done for entry in ranks.values())]
     return min(waits, default=None)

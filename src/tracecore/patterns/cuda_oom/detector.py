@@ -13,9 +13,9 @@ from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import gpu_keys, namespace, pod_name
-from tracecore.patterns.timeline import Changes, grouped, in_order
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.scope import gpu_keys, pod_fields
+from tracecore.patterns.timeline import ValueChanges, grouped, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -117,8 +117,8 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
         return framebuffer if self.oom.gpu else (*framebuffer, "gpu.id")
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"kind": self.memory}
-        known = {
+        fields = {
+            "kind": self.memory,
             "gpu.id": self.oom.gpu,
             "cuda_oom.gpu_index": self.oom.ordinal,
             "cuda_oom.backend": self.oom.backend,
@@ -129,10 +129,9 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
             "cuda_oom.limit_bytes": getattr(self.oom, "limit_bytes", None),
             "gen_ai.training.rank": self.oom.rank,
             "k8s.node.name": self.oom.node,
+            **pod_fields(self.oom.pod),
         }
-        if self.oom.pod:
-            known |= {"k8s.pod.name": pod_name(self.oom.pod), "k8s.namespace.name": namespace(self.oom.pod)}
-        return fields | {name: value for name, value in known.items() if value is not None and value != ""}
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -185,8 +184,8 @@ class CudaOomPattern(Pattern[Config]):
     def _judge(self, window: Window) -> Iterator[Verdict]:
         ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
         reports = window.of(Progress)
-        steps = Steps(reports[bisect_left(reports, ooms[0].time, key=_time) :] if ooms else ())
-        memory: Memory | None = None
+        steps = ProcessSteps(reports[bisect_left(reports, ooms[0].time, key=_time) :] if ooms else ())
+        memory: GpuMemory | None = None
         last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
             who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
@@ -196,7 +195,7 @@ class CudaOomPattern(Pattern[Config]):
             if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
                 continue
             # Samples come all the time: a window whose failures were all survived does not ask for them.
-            memory = memory or Memory(window)
+            memory = memory or GpuMemory(window)
             newest = oom.time + self.config.window
             free, total = memory.free(oom, oldest, newest), memory.total(oom, oldest, newest)
             kind = self._kind(oom, _line(oom, "free_bytes", free), _line(oom, "total_bytes", total))
@@ -226,7 +225,7 @@ class CudaOomPattern(Pattern[Config]):
         return "fragmentation" if most >= tried + self.config.margin * total else "exhaustion"
 
 
-class Memory:
+class GpuMemory:
     """Samples of a GPU's memory in a window, asked about failures in order of time."""
 
     __slots__ = ("_frees", "_nodes", "_totals")
@@ -235,7 +234,7 @@ class Memory:
         samples = window.of(FramebufferSample)
         self._frees = Samples(sample for sample in samples if sample.free_bytes is not None)
         self._totals = Samples(sample for sample in samples if sample.total_bytes is not None)
-        self._nodes = None if window.key[0] else Nodes(samples)
+        self._nodes = None if window.key[0] else MemoryByNode(samples)
 
     def free(self, oom: Oom, oldest: int, newest: int) -> FramebufferSample | None:
         """Return the sample with the free memory, where the line does not say how much was free."""
@@ -276,14 +275,14 @@ class Samples:
         return self._next if self._next is not None and self._next.time <= newest else None
 
 
-class Nodes:
+class MemoryByNode:
     """Samples of a bus id that several nodes may have: where two did, the line does not say of which it speaks."""
 
     __slots__ = ("_changes", "_named")
 
     def __init__(self, samples: Sequence[FramebufferSample]) -> None:
         self._named = [sample for sample in samples if sample.node is not None]
-        self._changes = Changes(map(_node, self._named))
+        self._changes = ValueChanges(map(_node, self._named))
 
     def several(self, oldest: int, newest: int) -> bool:
         """Whether samples of this time are of several nodes."""
@@ -291,12 +290,12 @@ class Nodes:
         return self._changes.between(begin, end)
 
 
-class Steps:
+class ProcessSteps:
     """Reports of progress by process, for the question whether one goes on."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:
         self._all = reports
-        self._changes: dict[tuple[object, ...], Changes] = {}
+        self._changes: dict[tuple[object, ...], ValueChanges] = {}
 
     @cached_property
     def _reports(self) -> dict[tuple[object, ...], list[Progress]]:
@@ -315,7 +314,7 @@ class Steps:
             return False
         begin, end = bisect_right(reports, oom.end, key=_time), bisect_right(reports, oom.end + within, key=_time)
         if who not in self._changes:
-            self._changes[who] = Changes(map(_step, reports))
+            self._changes[who] = ValueChanges(map(_step, reports))
         if self._changes[who].between(begin, end):
             return True
         # Lines of one file that share a time are told apart by their place in it.

@@ -15,8 +15,8 @@ from tracecore.facts.process import LoaderError, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 from tracecore.patterns.timeline import Timeline, grouped
 
 if TYPE_CHECKING:
@@ -143,14 +143,13 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
             "gen_ai.training.phase": self.stall.phase,
             "gen_ai.training.rank": self.stall.rank,
             "k8s.node.name": self.stall.node,
+            **pod_fields(self.stall.pod),
         }
-        if self.stall.pod:
-            known |= {"k8s.pod.name": pod_name(self.stall.pod), "k8s.namespace.name": namespace(self.stall.pod)}
         if self.error is not None:
             known |= {"dataloader.error_class": self.error.error_class, "dataloader.worker_pid": self.error.worker_pid}
         elif self.event is not None:
             known["k8s.event.reason"] = self.event.reason
-        return {name: value for name, value in known.items() if value is not None and value != ""}
+        return filled(known)
 
     def promoted(self) -> dict[str, Any]:
         fields = self.fields()

@@ -12,7 +12,7 @@ from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.action import faulty
 from tracecore.patterns.gpu_fault.gauge import Gauges
@@ -157,11 +157,10 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        if self.error is not None:
-            fields["tracecore.cuda.error"] = self.error.error or "unknown"
-        fields |= {"jobs": self.jobs, "escalate": self.escalate}
-        known = {
+        fields = {
+            "tracecore.cuda.error": None if self.error is None else self.error.error or "unknown",
+            "jobs": self.jobs,
+            "escalate": self.escalate,
             "kernelevents.xid": self.code,
             "gpu.id": self.report.gpu,
             "k8s.node.name": self.node,
@@ -169,8 +168,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
             "gen_ai.training.rank": self.error.rank if self.error is not None else None,
             "gen_ai.training.job_id": self.error.job if self.error is not None else None,
         }
-        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -228,7 +226,7 @@ class GpuAppFault(Pattern[Config]):
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
-        jobs: dict[tuple[str | None, str | None], Jobs] = {}
+        jobs: dict[tuple[str | None, str | None], FailedJobs] = {}
         for report, error in chain((first,), joined):
             if failures.beside(report):
                 continue
@@ -242,7 +240,7 @@ class GpuAppFault(Pattern[Config]):
             place = (report.node, report.gpu)
             known = jobs.get(place)
             if known is None:
-                known = jobs[place] = Jobs(self.config.period)
+                known = jobs[place] = FailedJobs(self.config.period)
             recent = known.recent(report.time, error.job if error is not None and report.gpu else None)
             found.append(
                 GpuAppFaultVerdict(
@@ -270,7 +268,7 @@ class GpuAppFault(Pattern[Config]):
                     yield report, error
 
 
-class Jobs:
+class FailedJobs:
     """The jobs that failed on one GPU lately, the one that failed last at the end.
 
     Args:

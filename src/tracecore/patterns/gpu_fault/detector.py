@@ -10,7 +10,7 @@ from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.gpu_fault.action import (
     AMD,
     CUDA,
@@ -153,8 +153,10 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         return ("kernel",) if self.confidence == "partial" else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"xids": list(self.codes), "reports": self.reports, "lost": self.lost}
-        known = {
+        fields = {
+            "xids": list(self.codes),
+            "reports": self.reports,
+            "lost": self.lost,
             "gpu.id": self.first.gpu,
             "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
             "k8s.node.name": self.first.node,
@@ -162,8 +164,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             "gen_ai.training.rank": self.first.rank,
             "peer": self.peer.gpu if self.peer is not None else None,
         }
-        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         code = code_of(self.first) if isinstance(self.first, Xid) else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracecore.facts.fact import order
 from tracecore.patterns.gpu_fault.action import LINK
 from tracecore.patterns.scope import gpu_keys
-from tracecore.patterns.timeline import Changes, grouped
+from tracecore.patterns.timeline import ValueChanges, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -45,7 +45,7 @@ class Gauges:
     def __init__(self, gauges: Sequence[XidGauge]) -> None:
         self._all = gauges
         self._gpus = grouped(gauges, _of_gpu)
-        self._changes = {name: Changes(map(_node, group)) for name, group in self._gpus.items()}
+        self._changes = {name: ValueChanges(map(_node, group)) for name, group in self._gpus.items()}
         self._nodes: dict[tuple[str | None, str | None, int], list[XidGauge]] | None = None
 
     def __bool__(self) -> bool:

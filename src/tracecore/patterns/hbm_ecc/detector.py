@@ -9,7 +9,7 @@ import msgspec
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
         return (*rises, self.xid, *self.further)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"gpu.id": self.xid.gpu, "errors": self.errors, "xids": self.codes}
-        if self.node:
-            fields["k8s.node.name"] = self.node
-        if self.first.index is not None:
-            fields["hw.gpu.index"] = self.first.index
-        return fields
+        fields = {
+            "gpu.id": self.xid.gpu,
+            "errors": self.errors,
+            "xids": self.codes,
+            "k8s.node.name": self.node,
+            "hw.gpu.index": self.first.index,
+        }
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

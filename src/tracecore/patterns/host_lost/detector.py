@@ -13,7 +13,7 @@ from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled, rfc3339
 from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
         return ("kernel",) if self.confidence == "partial" else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"sign": self.sign}
-        if self.node:
-            fields["k8s.node.name"] = self.node
-        return fields
+        return filled({"sign": self.sign, "k8s.node.name": self.node})
 
     def promoted(self) -> dict[str, Any]:
         return {"tracecore.alert.host_lost.sign": self.sign, "k8s.node.name": self.node}

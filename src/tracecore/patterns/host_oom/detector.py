@@ -13,8 +13,8 @@ from tracecore.facts.process import LoaderError
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 from tracecore.patterns.timeline import in_order
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         }
         known["reporter"] = self._reporter()
         known["k8s.node.name"] = self._node()
-        if pod := self._pod():
-            known |= {"k8s.pod.name": pod_name(pod), "k8s.namespace.name": namespace(pod)}
-        return {name: value for name, value in known.items() if value is not None and value != ""}
+        return filled(known | pod_fields(self._pod()))
 
     def promoted(self) -> dict[str, Any]:
         fields = self.fields()

@@ -11,7 +11,7 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.network import STATES, PortState
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Count, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -111,15 +111,14 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
         return ("collective_error",) if self.trouble is None else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        fields = {
             "hw.network.ib.device": self.first.device,
             "hw.network.ib.port.num": self.first.port,
             "transition_count": self.count,
             "state": STATES.get(self.last.state, "unknown"),
+            "k8s.node.name": self.first.node,
         }
-        if self.first.node:
-            fields["k8s.node.name"] = self.first.node
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -178,12 +177,8 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
         return ("port_state",)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"port_errors": self.count}
-        if self.devices:
-            fields["devices"] = list(self.devices)
-        if self.first.node:
-            fields["k8s.node.name"] = self.first.node
-        return fields
+        devices = list(self.devices) or None
+        return filled({"port_errors": self.count, "devices": devices, "k8s.node.name": self.first.node})
 
     def promoted(self) -> dict[str, Any]:
         return {"k8s.node.name": self.first.node, "tracecore.alert.ib_link_flap.port_errors": self.count}

@@ -13,7 +13,7 @@ from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, 
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
@@ -193,18 +193,15 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         return ("stdout",) if self.discriminator == "unknown" else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        fields = {
             "discriminator": self.discriminator,
             "cohort_size": self.size,
             "failed_rank_count": self.missing,
+            "failed_ranks": list(self.failed) or None,
+            "gen_ai.training.job_id": self.job,
+            "k8s.namespace.name": None if self.job else self.key[1],
         }
-        if self.failed:
-            fields["failed_ranks"] = list(self.failed)
-        if self.job:
-            fields["gen_ai.training.job_id"] = self.job
-        elif self.key[1]:
-            fields["k8s.namespace.name"] = self.key[1]
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 from tracecore.patterns.nccl_hang.waiting import (
-    Calls,
+    CallsByRank,
     GroupFacts,
     culprits_of,
     ended,
@@ -21,6 +21,7 @@ from tracecore.patterns.nccl_hang.waiting import (
     seq_of,
     unfinished,
 )
+from tracecore.patterns.scope import attempt_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,13 +68,12 @@ class NcclHang(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        job = fact.job or ""
-        job = f"{job}#{fact.attempt}" if fact.attempt else job
+        job = attempt_of(fact)
         if fact.rank is None:
             # The line gives the number within the group; the group's members tell which rank that is.
             if not isinstance(fact, WatchdogReport):
                 return ()
-            if fact.reporter is not None and fact.missing:
+            if (fact.reporter is not None and fact.missing) or self._counts_alone(fact):
                 return ((job, fact.pg or ""),)
             return ((job, fact.pg),) if fact.group_rank is not None and fact.pg else ()
         if type(fact) is CollectiveEntry and fact.is_p2p:
@@ -99,7 +99,7 @@ class NcclHang(Pattern[Config]):
         entries = unfinished(window)
         if not reports and not entries:
             return []
-        calls = Calls(entries)
+        calls = CallsByRank(entries)
         cohorts, pairwise = self._hanging(window, calls, reports, now)
         enough = self.config.min_ranks
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
@@ -133,6 +133,14 @@ class NcclHang(Pattern[Config]):
                 found[0] = msgspec.structs.replace(found[0], further=len(stuck) - MOST)
         return list(found)
 
+    def _counts_alone(self, report: WatchdogReport) -> bool:
+        """Return whether a report that names no rank counts: only where one rank is enough."""
+        return self.config.min_ranks == 1 and self._gave_up(report) and report.group_rank is None
+
+    def _gave_up(self, report: WatchdogReport) -> bool:
+        """Return whether a rank waited in vain. That the watchdog itself was stuck says so where one rank is enough."""
+        return report.report == "timeout" or (report.report == "heartbeat" and self.config.min_ranks == 1)
+
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
         """Whether a group has enough reports that name it. Where a log is cut short, one rank's may be missing."""
         groups: dict[tuple[str, int], set[int]] = {}
@@ -146,7 +154,7 @@ class NcclHang(Pattern[Config]):
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
-        calls = Calls(unfinished(window))
+        calls = CallsByRank(unfinished(window))
         for ranks in (*(calls.latest[seq] for seq in calls.open), calls.pairs):
             for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:
@@ -157,7 +165,7 @@ class NcclHang(Pattern[Config]):
         return None if soonest is None else soonest + wait
 
     def _hanging(
-        self, window: Window, calls: Calls, reports: Sequence[WatchdogReport], now: int
+        self, window: Window, calls: CallsByRank, reports: Sequence[WatchdogReport], now: int
     ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
@@ -182,14 +190,16 @@ class NcclHang(Pattern[Config]):
         # torch before 1.13 does not number what it waits for.
         unnumbered = not calls.open and all(report.seq is None for report in reports)
         for report in reports:
-            if report.report not in ("timeout", "exception"):
+            if report.report != "exception" and not self._gave_up(report):
                 continue
             if report.reporter is not None and report.missing and report.rank is None:
                 cohorts.setdefault(0, {}).setdefault(_UNNAMED, report)
                 continue
             if report.rank is None:
                 # Its number in the group stands for it, below all ranks.
-                if report.group_rank is not None and report.seq is not None and not is_pairwise(report):
+                if self._counts_alone(report):
+                    cohorts.setdefault(report.seq or 0, {}).setdefault(_UNNAMED, report)
+                elif report.group_rank is not None and report.seq is not None and not is_pairwise(report):
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.awaits):
@@ -199,7 +209,7 @@ class NcclHang(Pattern[Config]):
                     said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
-                if unnumbered and report.report == "timeout":
+                if unnumbered and self._gave_up(report):
                     cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
             if is_pairwise(report):

@@ -11,7 +11,7 @@ from tracecore.facts.fact import order
 from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR
-from tracecore.patterns.contract import LastLines, Role, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Role, Suspects, Verdict, filled
 from tracecore.patterns.nccl_hang.reports import Blame, blame
 from tracecore.patterns.nccl_hang.waiting import Culprit, document_of
 
@@ -99,6 +99,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
 
     @property
+    def _stuck_in_a_call(self) -> bool:
+        """Whether all that is known is that the watchdogs themselves were stuck."""
+        return all(isinstance(fact, WatchdogReport) and fact.report == "heartbeat" for fact in self.hanging)
+
+    @property
     def stalled(self) -> bool:
         """Whether all ranks entered the collective, and the culprits are those that do not leave it."""
         return bool(self.culprits) and all(c.why in ("still_inside", "never_started") for c in self.culprits)
@@ -114,13 +119,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def _what(self) -> str:
         group = self.pg_desc or (
-            f"group {self.pg}" if self.pg else "its group" if len(self.hanging) == 1 else "their group"
+            f"group {self.pg}" if self.pg else "its group" if len(self.hanging_ranks) == 1 else "their group"
         )
         if self.pg == GLOO:
             return "a collective over gloo"
-        if any(isinstance(fact, WatchdogReport) and fact.reporter is not None for fact in self.hanging):
+        if any(isinstance(fact, WatchdogReport) and fact.reporter and fact.missing for fact in self.hanging):
             return "a barrier"
         if not self.seq and not self._dumped:
+            if not self.op and not self.hanging_ranks:
+                return "a collective"
+            if self._stuck_in_a_call:
+                return "a CUDA or NCCL call (the watchdog itself was stuck)"
             return f"{self.op} of {group}" if self.op else "the setting up of a communicator"
         if self.is_p2p:
             return f"point-to-point operations of {group}"
@@ -136,6 +145,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
             for fact in self.hanging
         )
+        if not self.hanging_ranks and not any(getattr(fact, "group_rank", None) is not None for fact in self.hanging):
+            return f"Ranks hang in {self._what()}, and nothing here tells which, or whom they wait for"
         hang = "hangs" if len(self.hanging) == 1 else "hang"
         who = named(self.hanging_ranks, capital=True) if self.hanging_ranks else self._group_ranks()
         head = f"{who} {hang} in {'or behind ' if behind else ''}{self._what()}"
@@ -164,7 +175,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.origin:
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
-        if not self._dumped and not self.everybody:
+        if not self._dumped and (not self.everybody or self._stuck_in_a_call):
             return f"{head}, and nothing here tells whom {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
         if self.size is None and not self.everybody:
             return f"{head}: all ranks that can be seen entered it"
@@ -244,10 +255,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"Whom they wait for is not among the ranks that left a record: find out which of "
                 f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
             )
-        if not steps and not self._dumped and not self.everybody:
+        if not steps and not self._dumped and (not self.everybody or self._stuck_in_a_call):
             whose = f"{named(self.others)}, which do not complain," if self.others else "the other ranks"
+            mine = f"those of {named(self.hanging_ranks)}" if self.hanging_ranks else "this one"
             steps.append(
-                f"Compare the logs of {whose} with those of {named(self.hanging_ranks)}: who ends first, or makes no "
+                f"Compare the logs of {whose} with {mine}: who ends first, or makes no "
                 f"step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
             )
         if not steps:
@@ -345,35 +357,27 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def fields(self) -> dict[str, Any]:
+        reasons = {culprit.why for culprit in self.culprits}
         fields: dict[str, Any] = {
-            "nccl.fr.pg_id": self.pg,
             "nccl.fr.collective_seq_id": self.seq,
             "nccl.fr.hanging_ranks_count": len(self.hanging),
             "hanging_ranks": self.hanging_ranks,
             "culprit_ranks": [culprit.rank for culprit in self.culprits],
+            "pg_desc": self.pg_desc,
+            "operation": self.op,
+            "group_size": self.size,
+            "further_hanging_collectives": self.further or None,
+            "not_measured_ranks": list(self.unmeasured) or None,
         }
-        if self.pg_desc:
-            fields["pg_desc"] = self.pg_desc
-        if self.op:
-            fields["operation"] = self.op
-        if self.size is not None:
-            fields["group_size"] = self.size
-        if self.further:
-            fields["further_hanging_collectives"] = self.further
-        if self.unmeasured:
-            fields["not_measured_ranks"] = list(self.unmeasured)
         if self.origin:
             fields["origin"] = {"group": self.origin[0], "nccl.fr.collective_seq_id": self.origin[1]}
-        if self.culprits:
-            fields["culprits"] = [document_of(culprit) for culprit in self.culprits]
-        if len(reasons := {culprit.why for culprit in self.culprits}) == 1:
-            fields["culprits_why"] = reasons.pop()
-        frames = _frames(self.hanging)
-        if frames:
-            fields["waiting_frames"] = frames
-        if job := next((fact.job for fact in self.hanging if fact.job), None):
-            fields["gen_ai.training.job_id"] = job
-        return fields
+        fields |= {
+            "culprits": [document_of(culprit) for culprit in self.culprits] or None,
+            "culprits_why": reasons.pop() if len(reasons) == 1 else None,
+            "waiting_frames": _frames(self.hanging) or None,
+            "gen_ai.training.job_id": next((fact.job for fact in self.hanging if fact.job), None),
+        }
+        return {"nccl.fr.pg_id": self.pg, **filled(fields)}  # a group may have an empty name
 
     def promoted(self) -> dict[str, Any]:
         return {

@@ -58,7 +58,7 @@ class Culprit(msgspec.Struct, frozen=True):
     fact: GroupProgress | CollectiveEntry | WatchdogReport | None = None
 
 
-class Calls:
+class CallsByRank:
     """The latest word on each collective of each rank, and on each rank's sends and receives.
 
     Completed supersedes started; otherwise the later one counts. `open` says how many ranks have not ended it, where
@@ -161,7 +161,7 @@ class GroupFacts:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(Calls(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
+        known.odd = _odd(CallsByRank(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:

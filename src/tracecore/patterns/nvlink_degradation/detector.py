@@ -15,7 +15,7 @@ from tracecore.facts.gpu import NvlinkRate, Xid
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
 from tracecore.patterns.config import HOUR, MILLISECOND, MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.timeline import grouped
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
             "kernelevents.xid": self.xid.code if self.xid is not None else None,
             "stuck_ranks": sorted({fact.rank for fact in self.stuck if fact.rank is not None}) or None,
         }
-        return {name: value for name, value in fields.items() if value is not None}
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {name: value for name, value in self.fields().items() if name != "stuck_ranks"}
@@ -174,7 +174,7 @@ class NvlinkDegradation(Pattern[Config]):
         # What is near is looked for around events; a link that is low is a state, and lasts.
         found: list[Verdict] = []
         kernel, waiting = Events(xids, self._begin), Events(stuck, self._begin)
-        rates, stalls = LowRates(lows), Stalls(window.of(StepStalled))
+        rates, stalls = LowRates(lows), StalledRanks(window.of(StepStalled))
         told: int | None = None
         for time, _, event in sorted((*kernel.timed, *waiting.timed), key=_when):
             if told is not None and time - told <= self.config.window:
@@ -305,7 +305,7 @@ class LowRates:
         return self._rates[self._begun[0]] if self._begun else None
 
 
-class Stalls:
+class StalledRanks:
     """Stalls of training: which rank owns a GPU, and which step it had reached."""
 
     def __init__(self, stalls: Sequence[StepStalled]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.gpu import AerError, PcieRateCollapse
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
@@ -89,24 +89,19 @@ class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
         return (self.error, self.collapse)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        collapse = self.collapse
+        fields = {
             "gpu.id": self.error.gpu,
             "kernelevents.pcie_aer.severity": self.error.severity,
             "errors": self.errors,
-            "tracecore.alert.pcie_rate_collapse.bytes_per_second": self.collapse.bytes_per_second,
+            "tracecore.alert.pcie_rate_collapse.bytes_per_second": collapse.bytes_per_second,
             "tracecore.alert.pcie_rate_collapse.drop_ratio": self.drop_ratio,
+            "kernelevents.pcie_aer.type": self.error.error_type,
+            "k8s.node.name": self.node,
+            "tracecore.alert.pcie_rate_collapse.baseline_bytes_per_second": collapse.baseline_bytes_per_second,
+            "tracecore.alert.pcie_rate_collapse.direction": collapse.direction,
         }
-        if self.error.error_type:
-            fields["kernelevents.pcie_aer.type"] = self.error.error_type
-        if self.node:
-            fields["k8s.node.name"] = self.node
-        if self.collapse.baseline_bytes_per_second is not None:
-            fields["tracecore.alert.pcie_rate_collapse.baseline_bytes_per_second"] = (
-                self.collapse.baseline_bytes_per_second
-            )
-        if self.collapse.direction:
-            fields["tracecore.alert.pcie_rate_collapse.direction"] = self.collapse.direction
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

@@ -12,8 +12,8 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import UNFINISHED, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.scope import namespace, pod_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,16 +116,14 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects()  # nobody broke anything
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"reason": self.reason}
-        known = {
+        fields = {
+            "reason": self.reason,
             "requester": self.requester,
             "gen_ai.training.job_id": self.stop.job,
             "k8s.node.name": self.stop.node,
-            "k8s.pod.name": pod_name(self.stop.pod) if self.stop.pod else None,
-            "k8s.namespace.name": namespace(self.stop.pod) if self.stop.pod else None,
+            **pod_fields(self.stop.pod),
         }
-        fields.update({name: value for name, value in known.items() if value})
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -219,7 +217,7 @@ def _failures(window: Window) -> list[int]:
     """Return the times at which something failed by itself or was torn down after another failure."""
     times = [f.time for f in window.of(ExceptionRaised) if not f.type.endswith(OBEDIENT)]
     times += [f.time for f in window.of(FatalSignal) if f.signal not in TERMINATED]
-    times += [f.time for f in window.of(LauncherFailure) if f.signal not in TERMINATED and f.exit_code]
+    times += [f.time for f in window.of(LauncherFailure) if f.signal not in TERMINATED and (f.exit_code or f.root)]
     times += [f.time for f in window.of(ExitStatus) if f.exit_code and f.signal not in (None, *TERMINATED)]
     times += [f.time for f in window.of(NcclError)]
     times += [f.time for f in window.of(WatchdogReport)]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled, rfc3339
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,13 +110,13 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
         return ("node_condition",) if self.condition is None else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"k8s.pod.name": pod_name(self.pod), "k8s.namespace.name": namespace(self.pod)}
-        if self.eviction.node:
-            fields["k8s.node.name"] = self.eviction.node
-        fields["pressure"] = self.pressure
-        if self.eviction.reason:
-            fields["k8s.event.reason"] = self.eviction.reason
-        return fields
+        fields = {
+            **pod_fields(self.pod),
+            "k8s.node.name": self.eviction.node,
+            "pressure": self.pressure,
+            "k8s.event.reason": self.eviction.reason,
+        }
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

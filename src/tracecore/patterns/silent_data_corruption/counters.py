@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tracecore.facts.fact import order
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.timeline import Changes, grouped
+from tracecore.patterns.timeline import ValueChanges, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.gpu import SdcCounter
     from tracecore.facts.training import EvalAccuracy
+    from tracecore.patterns.contract import Key
 
 _time = attrgetter("time")
 _node = attrgetter("node")
 _delta = attrgetter("delta")
 
 
-class Counters:
+class CorruptionCounters:
     """The counters of a window. One that names no job is of any job that ran on its node.
 
     Args:
@@ -31,12 +33,23 @@ class Counters:
     """
 
     def __init__(self, counters: Sequence[SdcCounter], skew: int) -> None:
+        self._counters = counters
         self._skew = skew
-        anybodys = [counter for counter in counters if of_any_job(counter)]
-        self._anybodys = Rises(anybodys)
-        self._nodes = {node: Rises(group) for node, group in grouped(anybodys, _node).items()}
-        own = [counter for counter in counters if not of_any_job(counter)]
-        self._jobs = {job: OfJob(group) for job, group in grouped(own, job_keys).items()}
+
+    # Most evaluations do not say when their job began, and then none of these is asked for.
+
+    @cached_property
+    def _anybodys(self) -> Rises:
+        return Rises([counter for counter in self._counters if of_any_job(counter)])
+
+    @cached_property
+    def _nodes(self) -> dict[str | None, Rises]:
+        return {node: Rises(group) for node, group in grouped(self._anybodys.counters, _node).items()}
+
+    @cached_property
+    def _jobs(self) -> dict[tuple[Key, ...], OfJob]:
+        own = [counter for counter in self._counters if not of_any_job(counter)]
+        return {job: OfJob(group) for job, group in grouped(own, job_keys).items()}
 
     def during(self, evaluation: EvalAccuracy, memory: int) -> tuple[SdcCounter | None, int, int]:
         """The first that rose inside the job's own start and end, how much all did, and the tolerance between clocks
@@ -88,7 +101,7 @@ class OfJob:
     def __init__(self, counters: Sequence[SdcCounter]) -> None:
         self.all = Rises(counters)
         self._named = Rises([counter for counter in counters if counter.node is not None])
-        self._changes = Changes(map(_node, self._named.counters))
+        self._changes = ValueChanges(map(_node, self._named.counters))
         self._nodes = {node: Rises(group) for node, group in grouped(self._named.counters, _node).items()}
 
     def elsewhere(self, node: str, span: tuple[int, int]) -> list[tuple[SdcCounter | None, int]]:

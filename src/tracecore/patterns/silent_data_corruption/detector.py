@@ -12,10 +12,9 @@ import msgspec
 from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.silent_data_corruption.counters import Counters
-from tracecore.patterns.timeline import grouped
+from tracecore.patterns.silent_data_corruption.counters import CorruptionCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 Discriminator: TypeAlias = Literal["vendor_signaled", "accuracy_only"]
 _time = attrgetter("time")
-_observed = attrgetter("observed")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -94,21 +92,19 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         return ("corruption_counter",) if self.counter is None else ()
 
     def fields(self) -> dict[str, Any]:
+        counter = self.counter
         fields: dict[str, Any] = {
             "discriminator": self.discriminator,
             "observed": self.evaluation.observed,
             "baseline": self.evaluation.baseline,
             "drop": self.drop,
+            "gen_ai.training.job_id": self.evaluation.job,
+            "gen_ai.training.checkpoint.step": self.evaluation.checkpoint_step,
         }
-        if self.evaluation.job:
-            fields["gen_ai.training.job_id"] = self.evaluation.job
-        if self.evaluation.checkpoint_step is not None:
-            fields["gen_ai.training.checkpoint.step"] = self.evaluation.checkpoint_step
-        if self.counter is not None:
-            named = {"gpu.id": self.counter.gpu, "k8s.node.name": self.counter.node, "counter": self.counter.counter}
-            fields |= {name: value for name, value in named.items() if value}
+        if counter is not None:
+            fields |= {"gpu.id": counter.gpu, "k8s.node.name": counter.node, "counter": counter.counter}
             fields["rises"] = self.rises
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -148,20 +144,26 @@ class SilentDataCorruption(Pattern[Config]):
         return () if isinstance(fact, SdcCounter) and fact.delta < 1 else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        counters = Counters(window.of(SdcCounter), window.skew)
+        counters = CorruptionCounters(window.of(SdcCounter), window.skew)
         jobs = window.grouped(EvalAccuracy, _job)
-        found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job])]
+        observed = window.grouped(EvalAccuracy, _job_and_observed)
+        found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job], observed)]
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
-    def _low(self, counters: Counters, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
-        baselines = grouped(evaluations, _observed)
+    def _low(
+        self,
+        counters: CorruptionCounters,
+        job: Key,
+        evaluations: Sequence[EvalAccuracy],
+        observed: Mapping[tuple[Key, float], Sequence[EvalAccuracy]],
+    ) -> Iterator[Verdict]:
         #: The attempt whose evaluations are low; -1 where they are not.
         low = -1
         for evaluation in evaluations:
             drop = drop_of(evaluation)
             if drop is None:
                 continue
-            if drop < self.config.drop or not self._comparable(evaluation, baselines):
+            if drop < self.config.drop or not self._comparable(evaluation, job, observed):
                 low = -1
                 continue
             if evaluation.attempt <= low:
@@ -181,14 +183,19 @@ class SilentDataCorruption(Pattern[Config]):
                     rises=rises,
                 )
 
-    def _comparable(self, evaluation: EvalAccuracy, baselines: Mapping[float, Sequence[EvalAccuracy]]) -> bool:
+    def _comparable(
+        self,
+        evaluation: EvalAccuracy,
+        job: Key,
+        observed: Mapping[tuple[Key, float], Sequence[EvalAccuracy]],
+    ) -> bool:
         """Nothing says that the baseline was measured on something else.
 
         What the baseline was measured on is in the evaluation, or in a record of its own: the one that observed it.
         """
         checksum, step = evaluation.baseline_checksum, evaluation.baseline_step
         if checksum is None and step is None and evaluation.baseline is not None:
-            same = baselines.get(evaluation.baseline, ())
+            same = observed.get((job, evaluation.baseline), ())
             place = bisect_right(same, evaluation.time, key=_time) - 1
             while place >= 0 and same[place].source == evaluation.source:
                 place -= 1
@@ -199,6 +206,10 @@ class SilentDataCorruption(Pattern[Config]):
 
 def _job(evaluation: EvalAccuracy) -> Key:
     return job_keys(evaluation)[0]
+
+
+def _job_and_observed(evaluation: EvalAccuracy) -> tuple[Key, float]:
+    return _job(evaluation), evaluation.observed
 
 
 def drop_of(evaluation: EvalAccuracy) -> float | None:

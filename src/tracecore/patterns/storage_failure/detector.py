@@ -12,10 +12,11 @@ from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.related import PROCESS
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
+from tracecore.patterns.timeline import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,20 +184,19 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         first = self.first
-        fields: dict[str, Any] = {"tracecore.storage.error": self.error, "errors": self.errors}
-        known = {
+        fields = {
+            "tracecore.storage.error": self.error,
+            "errors": self.errors,
             "tracecore.storage.backend": self._known("backend"),
             "tracecore.storage.path": self._known("path"),
             "tracecore.storage.device": self._known("device"),
             "k8s.event.reason": first.reason if isinstance(first, MountEvent) else None,
             "k8s.node.name": first.node,
-            "k8s.pod.name": pod_name(first.pod) if first.pod else None,
-            "k8s.namespace.name": namespace(first.pod) if first.pod else None,
+            **pod_fields(first.pod),
             "gen_ai.training.rank": first.rank,
             "harm": self.harm.kind if self.harm is not None else None,
         }
-        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
-        return fields
+        return filled(fields)
 
     def suspects(self) -> Suspects:
         return msgspec.structs.replace(Suspects.of(self.evidence()), ranks=self.ranks)
@@ -302,7 +302,7 @@ class StorageFailure(Pattern[Config]):
 
     def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
         """Errors that were not overcome, by error and backend, those close to each other together."""
-        troubles: list[Trouble] = sorted((*window.of(StorageError), *window.of(MountEvent)), key=order)
+        troubles: Sequence[Trouble] = in_order(window.of(StorageError), window.of(MountEvent))
         chains: list[list[Trouble]] = []
         open_: dict[tuple[str, str | None], list[Trouble]] = {}
         for fact in troubles:

@@ -62,8 +62,8 @@ class Outcomes:
     # Nearly every process goes on after an error, and then most of these are never asked for.
 
     @cached_property
-    def _steps(self) -> Steps:
-        return Steps(self._window.of(Progress))
+    def _steps(self) -> ReportedSteps:
+        return ReportedSteps(self._window.of(Progress))
 
     @cached_property
     def _exceptions(self) -> Related[ExceptionRaised]:
@@ -228,7 +228,7 @@ class Outcomes:
         return True
 
 
-class Steps:
+class ReportedSteps:
     """Reports of how far the training is, and those of them that show a step which their stream had not shown."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from tracecore.facts.collective import Arrival, CollectiveEntry
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import HOUR, MILLISECOND, SECOND, Count, Duration, Factor, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import Spread, bucket, close
 from tracecore.patterns.straggler.meetings import Meetings
@@ -55,7 +55,7 @@ class Config(Settings, frozen=True, kw_only=True):
     least_ms: Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)] = 5.0
 
 
-class Lag(msgspec.Struct, frozen=True):
+class RankLag(msgspec.Struct, frozen=True):
     """One rank's report of a step in which it was slow, beside the middle of its cohort."""
 
     report: Progress
@@ -80,7 +80,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     ends: ClassVar[bool] = False
 
     rank: int
-    lags: tuple[Lag, ...] = ()
+    lags: tuple[RankLag, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
 
     @property
@@ -147,17 +147,13 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         return sorted([*reports, self.lags[-1].peer], key=lambda report: (report.time, report.step or 0, report.uid))
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"gen_ai.training.rank": self.rank, "part": self.part}
-        if self.ratio is not None:
-            fields["ratio"] = self.ratio
+        fields: dict[str, Any] = {"gen_ai.training.rank": self.rank, "part": self.part, "ratio": self.ratio}
         if self.lags:
             fields |= {"steps": [lag.report.step for lag in self.lags], "cohort": self.lags[-1].ranks}
         else:
             fields |= {"sequences": [arrival.seq for arrival in self.arrivals], "cohort": self.arrivals[-1].ranks}
         fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
-        if fact.node:
-            fields["k8s.node.name"] = fact.node
-        return fields
+        return filled({**fields, "k8s.node.name": fact.node})
 
     def promoted(self) -> dict[str, Any]:
         fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
@@ -229,7 +225,7 @@ class Straggler(Pattern[Config]):
         if not self._apart(window):
             return
         steps = _by_step(window.of(Progress))
-        runs: dict[int, list[Lag]] = {}
+        runs: dict[int, list[RankLag]] = {}
         named: set[int] = set()
         attempt = None
         for step in sorted(steps):
@@ -276,21 +272,21 @@ class Straggler(Pattern[Config]):
                 return True
         return False
 
-    def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, Lag]:
+    def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, RankLag]:
         """Return the ranks that are slow in this step, in whole or in the part they measured themselves."""
         steps = self._ahead(cohort, [(r.iter_time_s, rank) for rank, r in cohort.items() if r.iter_time_s is not None])
         waits = self._ahead(cohort, [(r.data_time_s, rank) for rank, r in cohort.items() if r.data_time_s is not None])
-        slow: dict[int, Lag] = {}
+        slow: dict[int, RankLag] = {}
         for rank, (took, usual, peer) in steps.items():
             wait = waits.get(rank)
             part: Part = "unknown" if cohort[rank].data_time_s is None else "compute"
             if wait is not None and wait[0] - wait[1] >= (took - usual) / 2:
                 part, (took, usual, peer) = "data", wait
-            slow[rank] = Lag(cohort[rank], cohort[peer], took, usual, part, len(cohort))
+            slow[rank] = RankLag(cohort[rank], cohort[peer], took, usual, part, len(cohort))
         for rank, (took, usual, peer) in waits.items():
             whole = cohort[rank].iter_time_s
             if rank not in slow and (whole is None or took - usual >= self.config.share * whole):
-                slow[rank] = Lag(cohort[rank], cohort[peer], took, usual, "data", len(cohort))
+                slow[rank] = RankLag(cohort[rank], cohort[peer], took, usual, "data", len(cohort))
         return slow
 
     def _ahead(

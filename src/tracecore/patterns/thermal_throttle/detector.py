@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.thermal_throttle.heat import Gpu
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.thermal_throttle.heat import GpuHeat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,21 +103,19 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
         return ("unthrottled_clock",) if self.confidence == "partial" else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"scope": "node" if self.gpus else "gpu", "throttled_seconds": round(self.seconds, 3)}
-        if self.gpus:
-            fields["gpus"] = list(self.gpus)
-        else:
-            fields["gpu.id"] = self.last.gpu
-        if self.last.node:
-            fields["k8s.node.name"] = self.last.node
-        if self.last.temperature_c is not None:
-            fields["temperature_c"] = self.last.temperature_c
-        if self.clock is not None:
-            fields["sm_clock_mhz"] = self.clock
-        if self.reference is not None:
-            fields["reference_mhz"] = self.reference
-            fields["reference"] = "own" if self.peer is None else "peers"
-        return fields
+        compared = "own" if self.peer is None else "peers"
+        fields = {
+            "scope": "node" if self.gpus else "gpu",
+            "throttled_seconds": round(self.seconds, 3),
+            "gpus": list(self.gpus) or None,
+            "gpu.id": None if self.gpus else self.last.gpu,
+            "k8s.node.name": self.last.node,
+            "temperature_c": self.last.temperature_c,
+            "sm_clock_mhz": self.clock,
+            "reference_mhz": self.reference,
+            "reference": None if self.reference is None else compared,
+        }
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -159,7 +157,7 @@ class ThermalThrottle(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if True not in window.distinct(ThrottleSample, _thermal):
             return []
-        gpus: dict[str, Gpu] = {}
+        gpus: dict[str, GpuHeat] = {}
         found: dict[str, ThermalThrottleVerdict] = {}
         hot: list[ThrottleSample] | None = None
         time = 0
@@ -174,7 +172,7 @@ class ThermalThrottle(Pattern[Config]):
             if name in gpus:
                 gpu = gpus[name]
             else:
-                gpu = gpus[name] = Gpu()
+                gpu = gpus[name] = GpuHeat()
             gpu.last = sample
             reason, throttled_s = sample.reason, sample.throttled_s
             if reason in THERMAL and (throttled_s is None or throttled_s > 0):
@@ -206,7 +204,7 @@ class ThermalThrottle(Pattern[Config]):
     def _judge(
         self,
         window: Window,
-        gpus: dict[str, Gpu],
+        gpus: dict[str, GpuHeat],
         hot: Sequence[ThrottleSample],
         found: dict[str, ThermalThrottleVerdict],
     ) -> None:
@@ -237,11 +235,11 @@ class ThermalThrottle(Pattern[Config]):
             if node is not None:
                 found[""] = node
 
-    def _is_slow(self, gpus: Mapping[str, Gpu], name: str) -> bool:
+    def _is_slow(self, gpus: Mapping[str, GpuHeat], name: str) -> bool:
         clock, reference = gpus[name].clock, self._reference(gpus, name)
         return clock is not None and reference is not None and _clock(clock) <= self.config.ratio * reference
 
-    def _others(self, gpus: Mapping[str, Gpu], name: str) -> list[ThrottleSample]:
+    def _others(self, gpus: Mapping[str, GpuHeat], name: str) -> list[ThrottleSample]:
         """The latest clocks of the node's other GPUs, of about this time, in order."""
         last = gpus[name].last
         oldest = (0 if last is None else last.time) - self.config.gap
@@ -253,7 +251,7 @@ class ThermalThrottle(Pattern[Config]):
         clocks.sort(key=_clock)
         return clocks
 
-    def _reference(self, gpus: Mapping[str, Gpu], name: str) -> float | None:
+    def _reference(self, gpus: Mapping[str, GpuHeat], name: str) -> float | None:
         """The median clock of the others; alone on the node, its own before it throttled."""
         if clocks := self._others(gpus, name):
             return ((_clock(clocks[(len(clocks) - 1) // 2])) + _clock(clocks[len(clocks) // 2])) / 2
@@ -262,7 +260,7 @@ class ThermalThrottle(Pattern[Config]):
             return None
         return own.free.sm_clock_mhz
 
-    def _verdict(self, window: Window, gpus: Mapping[str, Gpu], name: str) -> ThermalThrottleVerdict:
+    def _verdict(self, window: Window, gpus: Mapping[str, GpuHeat], name: str) -> ThermalThrottleVerdict:
         gpu = gpus[name]
         others = self._others(gpus, name)
         last = gpu.throttled or gpu.slow.parts[-1][0]
@@ -279,7 +277,7 @@ class ThermalThrottle(Pattern[Config]):
         )
 
     def _whole_node(
-        self, window: Window, gpus: Mapping[str, Gpu], sample: ThrottleSample
+        self, window: Window, gpus: Mapping[str, GpuHeat], sample: ThrottleSample
     ) -> ThermalThrottleVerdict | None:
         """All GPUs that are sampled throttle, and none is known to keep its clock."""
         oldest = sample.time - self.config.window

@@ -23,7 +23,7 @@ class Span:
         return self.total
 
 
-class Gpu:
+class GpuHeat:
     """The state of one GPU up to now.
 
     Several samples may speak at one instant, in any order, and whoever says hot is right. So that the instant can be

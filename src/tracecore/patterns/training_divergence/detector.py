@@ -8,7 +8,7 @@ import msgspec
 
 from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled, rfc3339
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import bucket, close
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
@@ -122,18 +122,15 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         return ("non_finite_value",) if self.confidence == "partial" else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"kind": self.kind, "what": self.what, "began": rfc3339(self.first.time)}
-        if self.first.step is not None:
-            fields["began_step"] = self.first.step
+        fields: dict[str, Any] = {
+            "kind": self.kind,
+            "what": self.what,
+            "began": rfc3339(self.first.time),
+            "began_step": self.first.step,
+        }
         if self.finite is not None and self._value is not None:
-            fields["last_finite"] = self._value
-            if self.finite.step is not None:
-                fields["last_finite_step"] = self.finite.step
-        if self.usual is not None:
-            fields["median"] = self.usual
-        if self.alone is not None:
-            fields["gen_ai.training.rank"] = self.alone
-        return fields
+            fields |= {"last_finite": self._value, "last_finite_step": self.finite.step}
+        return filled({**fields, "median": self.usual, "gen_ai.training.rank": self.alone})
 
     def promoted(self) -> dict[str, Any]:
         return {

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.patterns.config import SECOND
+from tracecore.patterns.timeline import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
 
@@ -27,11 +28,12 @@ FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
 #: Characters of a message that are no coincidence.
 ENOUGH = 20
 _time = attrgetter("time")
+_attempt = attrgetter("attempt")
 FF = TypeVar("FF", bound="Fact")
 
 
 class Crash(NamedTuple):
-    """Failures that are close to each other.
+    """JudgedFailures that are close to each other.
 
     Args:
         start: the earliest of them.
@@ -48,73 +50,114 @@ class Crash(NamedTuple):
     everybody: bool = False
 
 
-def crashes(failures: Sequence[Fact], whose: Mapping[int, int | None], window: int) -> Iterator[Crash]:
-    """The crashes that these failures are, by the times between them.
+class JudgedFailures:
+    """Judges facts that may be failures of a process itself.
+
+    Each is judged once and when it is first asked about: a window may hold many, and few of them decide.
 
     Args:
-        failures: in order of time.
-        whose: their ranks, by `id` of the failure.
+        own: says whether a fact is such a failure.
+        rank: gives the rank that failed; None where nobody says.
+    """
+
+    def __init__(self, own: Callable[[Fact], bool], rank: Callable[[Fact], int | None]) -> None:
+        self.rank = rank
+        self._own = own
+        self._judged: dict[int, bool] = {}
+
+    def own(self, fact: Fact) -> bool:
+        judged = self._judged.get(id(fact))
+        if judged is None:
+            judged = self._judged[id(fact)] = self._own(fact)
+        return judged
+
+    def first(self, facts: Iterable[FF]) -> FF | None:
+        """Return the earliest failure among facts in order of time.
+
+        Of several the least likely to be the end of one who followed, then the first in its file.
+        """
+        known: list[FF] = []
+        for fact in facts:
+            if known and fact.time > known[0].time:
+                break
+            if self.own(fact):
+                known.append(fact)
+        return min(known, key=lambda fact: (_follows(fact), *_place(fact)), default=None)
+
+
+def crashes(facts: Sequence[Fact], failures: JudgedFailures, window: int) -> Iterator[Crash]:
+    """Return the crashes that the failures among these facts are, by the times between them.
+
+    Args:
+        facts: those that may be failures, in order of time.
+        failures: judges them.
         window: failures this close to each other are one crash.
     """
-    attempts: dict[int, list[Fact]] = {}
-    for fact in failures:
-        attempts.setdefault(fact.attempt, []).append(fact)
-    for own in attempts.values():
-        begin = 0
-        while begin < len(own):
-            # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
-            end = place = bisect_right(own, own[begin].time + window, begin, key=_time)
-            while place < len(own) and own[place].time - own[place - 1].time <= window:
-                place = bisect_right(own, own[place].time + window, place, key=_time)
-            yield _crash(own[begin:end], whose)
+    for known in grouped(facts, _attempt).values():
+        place = 0
+        while place < len(known):
             begin = place
+            place += 1
+            if not failures.own(known[begin]):
+                continue
+            # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
+            place = bisect_right(known, known[begin].time + window, place, key=_time)
+            yield _crash(known[begin:place], failures)
+            while place < len(known):
+                last = next((fact for fact in reversed(known[begin:place]) if failures.own(fact)), None)
+                if last is None:
+                    break
+                begin, place = place, bisect_right(known, last.time + window, place, key=_time)
 
 
-def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
-    ranked = [fact for fact in failures if whose[id(fact)] is not None]
-    roots = {fact.rank for fact in failures if isinstance(fact, LauncherFailure) and fact.root} - {None}
+def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
+    """Return the crash of the failures among these facts, the first of which is one."""
+    own, rank_of = failures.own, failures.rank
+    reports = [fact for fact in facts if isinstance(fact, LauncherFailure) and fact.root and fact.rank is not None]
+    roots = {fact.rank for fact in reports if own(fact)}
     # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
-    named = ([fact for fact in ranked if whose[id(fact)] in roots] if roots else []) or failures
-    first = _first_of(named)
-    rank = whose[id(first)]
+    first = failures.first(fact for fact in facts if not roots or rank_of(fact) in roots)
+    assert first is not None, "the first fact is a failure, and so is each report of a root"
+    rank = rank_of(first)
     everybody = False
     if rank is not None:
-        first = min((fact for fact in named if whose[id(fact)] == rank), key=_telling)
-    elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
-        first = _first_of(ranked)
-        rank = whose[id(first)]
+        first = min((fact for fact in facts if rank_of(fact) == rank and own(fact)), key=_telling)
+    elif isinstance(first, LauncherFailure | FatalSignal) and (
+        known := failures.first(fact for fact in facts if rank_of(fact) is not None)
+    ):
+        first, rank = known, rank_of(known)
     elif isinstance(first, ExceptionRaised | FatalSignal):
-        first = min((fact for fact in named if fact.source == first.source), key=_telling)
-    if isinstance(first, LauncherFailure) and (said := _said_by(first, failures, whose)):
+        first = min((fact for fact in facts if fact.source == first.source and own(fact)), key=_telling)
+    if isinstance(first, LauncherFailure) and (said := _said_by(first, facts, failures)):
         # An exception printed before ranks were known explains the status that the launcher saw.
-        times, known = sum(fact.count for fact in said), max(rank or 0, first.other_rank or 0) + 1
-        everybody = times > 1 and times >= known
+        everybody = sum(fact.count for fact in said) > max(rank or 1, first.other_rank or 1)
         first, rank = said[0], None if everybody else rank
+    elif rank is not None and (thrown := _thrown(first, facts, failures)) is not None:
+        first = thrown
     if everybody:
-        return Crash(failures[0], first, None, frozenset(), everybody=True)
-    alike = {whose[id(fact)] for fact in ranked if type(fact) is type(first) and _alike(fact, first)}
-    return Crash(failures[0], first, rank, frozenset(known for known in (rank, *alike) if known is not None))
+        return Crash(facts[0], first, None, frozenset(), everybody=True)
+    alike = {rank_of(fact) for fact in facts if type(fact) is type(first) and _alike(fact, first) and own(fact)}
+    return Crash(facts[0], first, rank, frozenset(one for one in (rank, *alike) if one is not None))
 
 
-def _said_by(
-    report: LauncherFailure, failures: Iterable[Fact], whose: Mapping[int, int | None]
-) -> list[ExceptionRaised]:
+def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFailures) -> list[ExceptionRaised]:
     """Return the exception without a rank that explains a bare exit status of the launcher."""
     if not report.exit_code or report.signal is not None or report.exception_type is not None:
         return []
-    nobodys = [fact for fact in failures if isinstance(fact, ExceptionRaised) and whose[id(fact)] is None]
-    if not nobodys:
+    raised = [fact for fact in facts if isinstance(fact, ExceptionRaised) and failures.rank(fact) is None]
+    first = failures.first(raised)
+    if first is None:
         return []
-    first = _first_of(nobodys)
-    return [first, *(fact for fact in nobodys if fact is not first and _alike(fact, first))]
+    return [first, *(fact for fact in raised if fact is not first and _alike(fact, first) and failures.own(fact))]
 
 
-def _first_of(facts: Iterable[FF]) -> FF:
-    """The earliest; of several the least likely to be the end of one who followed, then the first in its file."""
-    known = list(facts)
-    time = min(fact.time for fact in known)
-    known = [fact for fact in known if fact.time == time]
-    return known[0] if len(known) == 1 else min(known, key=lambda fact: (_follows(fact), *_place(fact)))
+def _thrown(end: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | None:
+    """Return the only exception of C++ without a rank, where somebody says which rank aborted."""
+    if getattr(end, "signal", None) != "SIGABRT":
+        return None
+    raised = [fact for fact in facts if isinstance(fact, ExceptionRaised) and "::" in fact.type and fact.message]
+    thrown = [fact for fact in raised if failures.rank(fact) is None and failures.own(fact)]
+    return thrown[0] if len(thrown) == 1 and thrown[0].count == 1 else None
 
 
 def _place(fact: Fact) -> tuple[str, int, str]:

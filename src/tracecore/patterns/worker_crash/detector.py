@@ -20,7 +20,7 @@ from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.worker_crash.blame import Scene
-from tracecore.patterns.worker_crash.crash import crashes
+from tracecore.patterns.worker_crash.crash import JudgedFailures, crashes
 from tracecore.patterns.worker_crash.process_facts import ProcessFacts, arrange
 from tracecore.patterns.worker_crash.verdict import WorkerCrashVerdict
 
@@ -97,10 +97,10 @@ class WorkerCrash(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         scene = Scene(window, ProcessFacts(window), self.config.memory, self.config.grace)
-        own: list[Fact] = [fact for kind in FAILURES for fact in window.of(kind) if scene.own(fact)]
-        arrange(own)
-        whose = {id(fact): scene.named(fact) for fact in own}
-        found = [self._verdict(window, scene, crash) for crash in crashes(own, whose, self.config.window)]
+        facts: list[Fact] = [fact for kind in FAILURES for fact in window.of(kind)]
+        arrange(facts)
+        failures = JudgedFailures(scene.own, scene.named)
+        found = [self._verdict(window, scene, crash) for crash in crashes(facts, failures, self.config.window)]
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
         return found
 

@@ -16,8 +16,8 @@ from tracecore.facts.process import (
     signal_name,
 )
 from tracecore.facts.wording import quote, reason
-from tracecore.patterns.contract import Role, Suspects, Verdict
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Role, Suspects, Verdict, filled
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -248,11 +248,10 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         fields: dict[str, Any] = {"kind": self.crash, "followed": self.followed, "ranks": list(self.ranks)}
         if self.exception is not None:
             fields["exception.type"] = quote(self.exception[0], 200) or "unknown"
-            if message := quote(self.exception[1], 200):
-                fields["exception.message"] = message
+            fields["exception.message"] = quote(self.exception[1], 200)
         if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
             fields["frame"] = f"{fact.file}:{fact.line}"
-        known: dict[str, Any] = {
+        fields |= {
             "gen_ai.training.rank": self.rank,
             "gen_ai.training.local_rank": self.local_rank,
             "tracecore.process.signal": self.signal,
@@ -260,11 +259,9 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             "tracecore.launcher": fact.launcher if self.gone and isinstance(fact, LauncherFailure) else None,
             "gen_ai.training.job_id": fact.job,
             "k8s.node.name": fact.node,
-            "k8s.pod.name": pod_name(fact.pod) if fact.pod else None,
-            "k8s.namespace.name": namespace(fact.pod) if fact.pod else None,
+            **pod_fields(fact.pod),
         }
-        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

@@ -8,8 +8,8 @@ from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,16 +81,14 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
         return (self.xid, self.eviction)
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
+        fields = {
             "kernelevents.xid": self.xid.code,
             "k8s.node.name": self.xid.node,
-            "k8s.pod.name": pod_name(self.pod),
-            "k8s.namespace.name": namespace(self.pod),
+            **pod_fields(self.pod),
             "seconds_to_eviction": self.seconds,
+            "gpu.id": self.xid.gpu,
         }
-        if self.xid.gpu:
-            fields["gpu.id"] = self.xid.gpu
-        return fields
+        return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {

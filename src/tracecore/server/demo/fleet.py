@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.server.demo.recordings import Recording, lasted, recordings, restamped
-from tracecore.simulation.fleet import Event, Fleet, draw
+from tracecore.simulation.fleet import Fleet, RankEvent, draw
 from tracecore.store.jobs import JobReport
 from tracecore.store.nodes import NodeReport
 from tracecore.store.records import Matcher
@@ -48,7 +48,7 @@ NOTES: Final = (
 )
 
 
-class Job(msgspec.Struct):
+class DemoJob(msgspec.Struct):
     """A job of the fleet.
 
     Args:
@@ -69,7 +69,7 @@ class Job(msgspec.Struct):
     step_s: float
     total_steps: int
     incidents: list[tuple[int, int]] = []
-    failures: list[Event] = []
+    failures: list[RankEvent] = []
 
 
 def fill(store: Store, now: int, seed: int = SEED) -> None:
@@ -85,14 +85,14 @@ def fill(store: Store, now: int, seed: int = SEED) -> None:
     _people(store, dice, now)
 
 
-def _jobs(fleet: Fleet, dice: random.Random, now: int) -> list[Job]:
+def _jobs(fleet: Fleet, dice: random.Random, now: int) -> list[DemoJob]:
     """Return the jobs of the simulated fleet with their attempts: each failure or stop ends one."""
     shift = now - fleet.end
-    jobs: list[Job] = []
+    jobs: list[DemoJob] = []
     for slot, runs in enumerate(fleet.slots):
         for run in runs:
             begin, over = run.begins + shift, run.ends + shift
-            job = Job(
+            job = DemoJob(
                 run.name, run.nodes, run.ranks, [begin], [], [], "running" if over > now else "finished",
                 dice.uniform(0.6, 3.5), dice.choice((5, 20, 60)) * 1000,
             )  # fmt: skip
@@ -112,7 +112,7 @@ def _jobs(fleet: Fleet, dice: random.Random, now: int) -> list[Job]:
     return jobs
 
 
-def _incidents(dice: random.Random, jobs: list[Job], now: int) -> list[IncidentUpdate]:
+def _incidents(dice: random.Random, jobs: list[DemoJob], now: int) -> list[IncidentUpdate]:
     """Return an incident for every failure of the simulated fleet, as its play was told, and a few that are open."""
     held = recordings()
     soft = [name for name in held if "/" not in name and held[name].pattern not in ("planned_stop", "")]
@@ -149,7 +149,7 @@ def _incidents(dice: random.Random, jobs: list[Job], now: int) -> list[IncidentU
 def _life(
     dice: random.Random,
     recording: Recording,
-    job: Job,
+    job: DemoJob,
     attempt: int,
     at: int,
     nodes: list[str],
@@ -188,7 +188,7 @@ def _life(
 
 
 def points(
-    dice: random.Random, job: Job, attempt: int, start: int, end: int, now: int, first: int, every: int
+    dice: random.Random, job: DemoJob, attempt: int, start: int, end: int, now: int, first: int, every: int
 ) -> list[dict[str, Any]]:
     """Reports of progress: a loss that falls, steps that take about as long as ever, until something breaks."""
     ranks = sorted({0, 1, 2, 3, job.ranks // 2, job.ranks - 1})
@@ -213,7 +213,7 @@ def points(
     return rows
 
 
-def _report_jobs(store: Store, dice: random.Random, jobs: list[Job], now: int) -> None:
+def _report_jobs(store: Store, dice: random.Random, jobs: list[DemoJob], now: int) -> None:
     for job in jobs:
         step = 0
         for number, start in enumerate(job.starts):
@@ -247,7 +247,7 @@ def gpu(number: int) -> str:
     return f"0000:{BUSES[number]}:00.0"
 
 
-def _report_nodes(store: Store, dice: random.Random, jobs: list[Job], now: int) -> None:
+def _report_nodes(store: Store, dice: random.Random, jobs: list[DemoJob], now: int) -> None:
     reports: list[NodeReport] = []
     events: list[dict[str, Any]] = []
 

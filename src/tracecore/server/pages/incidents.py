@@ -290,7 +290,7 @@ def _history(detail: IncidentDetail) -> list[HistoryEntry]:
     return sorted(lines, key=lambda line: line.at)
 
 
-class Said(msgspec.Struct):
+class ShownRevision(msgspec.Struct):
     """A revision, and whether its headline differs from the one before."""
 
     revision: int
@@ -301,10 +301,10 @@ class Said(msgspec.Struct):
     changed: bool
 
 
-def _revisions(detail: IncidentDetail) -> list[Said]:
+def _revisions(detail: IncidentDetail) -> list[ShownRevision]:
     ordered = sorted(detail.revisions, key=lambda one: one.revision)
     said = [
-        Said(
+        ShownRevision(
             one.revision, one.state, one.at, one.reason, one.headline, n == 0 or ordered[n - 1].headline != one.headline
         )
         for n, one in enumerate(ordered)

@@ -26,7 +26,7 @@ _NODES: Final = ("failed", "degraded", "silent", "healthy")
 _JOBS: Final = ("failed", "unknown", "running", "finished")
 
 
-class Kept(msgspec.Struct):
+class CachedOverview(msgspec.Struct):
     """The last overview of a tenant. Everybody who looks shares it, so that ten viewers cost as much as one.
 
     Args:
@@ -49,7 +49,7 @@ def overview(request: Request, who: Reader, store: Held, now: Now) -> Response:
 @router.get("/parts/overview")
 def part(request: Request, who: Reader, store: Held, now: Now) -> Response:
     change = store.changes.last()
-    kept: Kept | None = _cache(request).get(who.tenant)
+    kept: CachedOverview | None = _cache(request).get(who.tenant)
     if kept is None or kept.change != change or not 0 <= now - kept.seen.at < KEPT:
         kept = lately(request, store, who, now)
         kept.part = bytes(render(request, "overview_part.html", **_shown(kept.seen, now)).body)
@@ -57,25 +57,25 @@ def part(request: Request, who: Reader, store: Held, now: Now) -> Response:
     return HTMLResponse(kept.part)
 
 
-def lately(request: Request, store: Store, who: Principal, now: int) -> Kept:
+def lately(request: Request, store: Store, who: Principal, now: int) -> CachedOverview:
     """Return what is open now, with a history that is at most some seconds old."""
     cache = _cache(request)
     kept = cache.get(who.tenant)
     fresh = kept is not None and 0 <= now - kept.counted_at < KEPT
     before = kept.seen if kept is not None and fresh else None
     seen = store.overview(now, days=DAYS, tenant=who.tenant, before=before)
-    made = Kept(seen, kept.counted_at if kept is not None and fresh else now)
+    made = CachedOverview(seen, kept.counted_at if kept is not None and fresh else now)
     if len(cache) >= TENANTS:
         cache.clear()
     cache[who.tenant] = made
     return made
 
 
-def _cache(request: Request) -> dict[str | None, Kept]:
+def _cache(request: Request) -> dict[str | None, CachedOverview]:
     state = request.app.state
     if not hasattr(state, "overviews"):
         state.overviews = {}
-    held: dict[str | None, Kept] = state.overviews
+    held: dict[str | None, CachedOverview] = state.overviews
     return held
 
 

@@ -70,7 +70,7 @@ _LOGGERS = frozenset(
 _TWELVE = re2.compile(r"^(\d{1,2})/(\d{1,2})/(\d{4}),? (\d{1,2}):(\d\d):(\d\d)(?:\.(\d{1,9}))? ([AP])M$")
 
 
-class Log(NamedTuple):
+class ExportedLog(NamedTuple):
     """One log of an export.
 
     Args:
@@ -86,7 +86,7 @@ class Log(NamedTuple):
 class Export(NamedTuple):
     """The logs of a document, by name, and how many entries could not be taken."""
 
-    logs: list[Log]
+    logs: list[ExportedLog]
     left_out: int
 
 
@@ -148,9 +148,9 @@ def read(data: bytes, made_of: Shape) -> Export:
     logs = [_log(dict(whose), told) for whose, told in writers.items()]
     if events:
         whole = msgspec.json.encode({"apiVersion": "v1", "kind": "EventList", "items": events})
-        logs.append(Log("events.json", whole, {}))
+        logs.append(ExportedLog("events.json", whole, {}))
     if journal:
-        logs.append(Log("journal.json", b"\n".join(sorted(journal)) + b"\n", {}))
+        logs.append(ExportedLog("journal.json", b"\n".join(sorted(journal)) + b"\n", {}))
     return Export(sorted(logs, key=lambda log: log.name), left_out)
 
 
@@ -297,7 +297,7 @@ def _origin(entry: Entry) -> dict[str, str]:
     return {name: found[name] for name in _CALLED if name in found}
 
 
-def _log(whose: dict[str, str], told: list[tuple[int | None, str]]) -> Log:
+def _log(whose: dict[str, str], told: list[tuple[int | None, str]]) -> ExportedLog:
     """The lines of one writer, in order of time; a service may have given the latest first."""
     times = [time for time, _ in told if time is not None]
     if len(times) > 1 and times[0] > times[-1]:
@@ -306,10 +306,10 @@ def _log(whose: dict[str, str], told: list[tuple[int | None, str]]) -> Log:
     whose.pop("stream", None)
     if len(times) < len(told):
         text = "\n".join(line for _, line in told)
-        return Log(f"{name}.log", text.encode("utf-8", "surrogatepass") + b"\n", dict(whose))
+        return ExportedLog(f"{name}.log", text.encode("utf-8", "surrogatepass") + b"\n", dict(whose))
     told.sort(key=lambda entry: entry[0] or 0)
     lines = [f"{_stamp(time or 0)} stdout F {line}" for time, text in told for line in text.rstrip("\r\n").split("\n")]
-    return Log(f"{name}.log", "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n", dict(whose))
+    return ExportedLog(f"{name}.log", "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n", dict(whose))
 
 
 def _stamp(time: int) -> str:

@@ -105,11 +105,17 @@ _YAML_VERSION = re2.compile(rb"(?m)^(?:- | {0,4})?apiVersion: ")
 _EVENTS_TABLE = re2.compile(
     rb"(?m)^(?:NAMESPACE +)?LAST SEEN +(?:FIRST SEEN +COUNT +NAME +KIND +)?.*\bREASON\b.*\bMESSAGE\b"
 )
+#: The command that printed the rest, as somebody copied it from a terminal, with or without the prompt.
+_COMMAND = re2.compile(
+    rb"^(?:[^\n]{0,100}[$#>%] +| *)(?:sudo +)?"
+    rb"(?:(?:kubectl|oc|k) [^\n]*\b(?:get|describe)\b|(?:sacct|scontrol|nvidia-smi|ibstat)\b)[^\n]*\n\s*"
+)
 _PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE\b")
 #: Rows of kubectl without the header.
 _BARE_ROWS = (
     (printed.BARE_ROW, "kubernetes_table"),
     (printed.BARE_EVENT, "kubernetes_table"),
+    (printed.BARE_OLD_EVENT, "kubernetes_table"),
     (printed.BARE_POD, "kubernetes_pods"),
 )
 #: Bytes of a piece that somebody cut out of `kubectl describe`.
@@ -191,6 +197,8 @@ def _by_content(head: bytes, complete: bool) -> str:
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] in (b"{", b"[") and (found := _by_json(start, complete)):
         return found
+    if (command := _COMMAND.match(start)) is not None:
+        start = start[command.end() :]
     if b"NVSMI LOG" in head[:4096]:
         return "nvidia_smi"
     # Asking for a literal costs a tenth of asking a regular expression, and a bundle may have 100,000 files.
@@ -310,10 +318,15 @@ def _by_name(name: str, head: bytes) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether this is no text: control bytes. NULs between text (a crashed writer, a sparse log) are text still."""
+    """Return whether this is no text. NULs between text (a crashed writer, a sparse log) are text still.
+
+    A few control bytes are text too, unless much around them is no UTF-8: text in other encodings has none.
+    """
     sample = head.replace(b"\x00", b"")[:8192]
     strange = len(sample) - len(sample.translate(None, _BINARY))
-    return not sample or strange * 20 > len(sample)
+    if not sample or strange * 20 > len(sample):
+        return True
+    return strange > 0 and sample.decode("utf-8", "replace").count("\ufffd") * 4 > len(sample)
 
 
 _WORK = re2.compile(

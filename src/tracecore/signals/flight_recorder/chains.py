@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracecore.signals.flight_recorder.dump import Entry
-    from tracecore.signals.flight_recorder.state import GroupState, Member, Why
+    from tracecore.signals.flight_recorder.state import GroupMember, GroupState, Why
 
 _MAX_CHAIN: Final = 64
 _ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
@@ -205,7 +205,7 @@ def other_half_of(name: str) -> str | None:
     return f"{backend}recv {peer}<-{mine}" if found.group(1) == "send" else f"{backend}send {peer}->{mine}"
 
 
-def _pair_waits(group: GroupState, member: Member) -> list[_Wait]:
+def _pair_waits(group: GroupState, member: GroupMember) -> list[_Wait]:
     """Return the wait in the first open send or receive.
 
     The operations of one batch run together: the batch waits for the peers that never posted their half, and where

@@ -17,9 +17,9 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.dump import (
-    Columns,
     Dump,
     Entry,
+    EntryColumns,
     GroupTable,
     assemble,
     batches_of,
@@ -282,7 +282,7 @@ class _Delta:
 
     def _columns(
         self, read: dict[int, dict[str, Any]], created: Ints, table: GroupTable, renamed: dict[str, str]
-    ) -> tuple[Columns, dict[int, str]]:
+    ) -> tuple[EntryColumns, dict[int, str]]:
         before = self.reference.dump.columns
         signatures = self.reference.dump.signatures
         equal = np.flatnonzero(created[: self.shared] == 0)
@@ -310,10 +310,12 @@ class _Delta:
             column[rows] = getattr(extra, name)
             patched[name] = column
         signatures = signatures | texts
-        return Columns(created=created, **patched), {key: signatures[key] for key in np.unique(patched["sig"]).tolist()}
+        return EntryColumns(created=created, **patched), {
+            key: signatures[key] for key in np.unique(patched["sig"]).tolist()
+        }
 
     def _notable(
-        self, columns: Columns, read: dict[int, dict[str, Any]], times: list[Ints], renamed: dict[str, str]
+        self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints], renamed: dict[str, str]
     ) -> list[Entry]:
         reference = self.reference
         if columns.seq is reference.dump.columns.seq:

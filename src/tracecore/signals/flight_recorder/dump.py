@@ -16,7 +16,7 @@ from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.matching import COALESCED, digest, dtypes_of, operation_of, signature, sizes_of
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
 from tracecore.signals.flight_recorder.raw_entries import (
-    Frame,
+    StackFrame,
     entry_done,
     entry_p2p,
     entry_seq,
@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     input_dtypes: tuple[str, ...] = ()
     output_sizes: tuple[tuple[int, ...], ...] = ()
     output_dtypes: tuple[str, ...] = ()
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     offset: int = 0
 
     @property
@@ -94,7 +94,7 @@ class ProcessGroup(msgspec.Struct, kw_only=True):
     local_id: str = ""
 
 
-class Columns(msgspec.Struct, kw_only=True):
+class EntryColumns(msgspec.Struct, kw_only=True):
     """The entries of one ring, oldest first. All arrays have one length.
 
     `sig` is `matching.digest` of the entry's signature; for p2p it is the digest of its name.
@@ -121,7 +121,7 @@ class Dump(msgspec.Struct, kw_only=True):
     rank: int
     version: str
     groups: list[ProcessGroup]
-    columns: Columns
+    columns: EntryColumns
     notable: list[Entry]
     signatures: dict[int, str]
     entries: int
@@ -191,7 +191,7 @@ def _call(raw: Mapping[str, Any]) -> bytes | None:
         return None
 
 
-def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict[int, str], list[int]]:
+def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns, dict[int, str], list[int]]:
     """Columns of raw entries, the text of their signatures, and the position of each kept entry."""
     group: list[int] = []
     seq: list[int] = []
@@ -227,7 +227,7 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict
         started = raw.get("state") == "started" or instant(raw.get("time_discovered_started_ns")) is not None
         flags.append((DONE if entry_done(raw) else 0) | (P2P if is_p2p else 0) | (STARTED if started else 0))
         kept.append(position)
-    columns = Columns(
+    columns = EntryColumns(
         group=np.array(group, dtype=np.int16),
         seq=np.array(seq, dtype=np.int64),
         sig=np.array(sig, dtype=np.int64),
@@ -237,7 +237,7 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict
     return columns, texts, kept
 
 
-def batches_of(columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def batches_of(columns: EntryColumns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return two masks: rows that close a batch of sends and receives, and rows that have ended.
 
     `batch_isend_irecv` records each operation of a batch and then one row for the whole batch. Only that closing row
@@ -260,7 +260,7 @@ def batches_of(columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return closing, done | (pairwise & ended[batch])
 
 
-def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
+def notable_positions(columns: EntryColumns, p2p_limit: int = 64) -> list[int]:
     """Where the first unfinished and the last of each group are, and the unfinished p2p operations."""
     positions: set[int] = set()
     closing, done = batches_of(columns)
@@ -321,7 +321,7 @@ def assemble(
     rank: int,
     root: Mapping[str, Any],
     table: GroupTable,
-    columns: Columns,
+    columns: EntryColumns,
     signatures: dict[int, str],
     notable: list[Entry],
     first_record: int,

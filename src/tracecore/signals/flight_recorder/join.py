@@ -15,7 +15,7 @@ from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.chains import follow_chains, other_half_of, peer_of
 from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, ProcessGroup, batches_of
 from tracecore.signals.flight_recorder.matching import digest, operation_of
-from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Late, Member, Side
+from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps, Late, Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ class _Part(msgspec.Struct):
     group: ProcessGroup
 
 
-def join(dumps: Sequence[Dump]) -> Joined:
+def join(dumps: Sequence[Dump]) -> JoinedDumps:
     """Put the dumps of one job side by side; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
     groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
@@ -48,7 +48,7 @@ def join(dumps: Sequence[Dump]) -> Joined:
             group.absent = tuple(sorted(unseen))
             group.members = tuple(sorted({*group.members, *unseen}))
     follow_chains(groups)
-    return Joined(
+    return JoinedDumps(
         groups=groups,
         ranks=ranks,
         unseen=tuple(sorted(unseen)),
@@ -159,7 +159,7 @@ def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState
     absent = tuple(sorted(set(members) - set(ranks)))
     # A member whose dump does not know the group at all never used it.
     for rank in sorted(set(members) - set(present) - set(absent)):
-        present[rank] = Member(rank=rank, path="", last_enqueued=None, last_completed=0, oldest=0)
+        present[rank] = GroupMember(rank=rank, path="", last_enqueued=None, last_completed=0, oldest=0)
     state = GroupState(
         label=label,
         name=first.name,
@@ -176,7 +176,7 @@ def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState
     return state
 
 
-def _member(part: _Part, ring: _Ring) -> Member:
+def _member(part: _Part, ring: _Ring) -> GroupMember:
     group, dump = part.group, part.dump
     mine = [entry for entry in dump.notable if entry.group == part.number]
     collectives = [entry for entry in mine if not entry.is_p2p]
@@ -195,7 +195,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
         # The recorder's counter counts point-to-point work too, so it stands in only where there are no entries.
         counted = group.last_enqueued
         last_or_none = counted if counted is not None and counted >= 0 else (None if dump.wrapped else 0)
-        return Member(
+        return GroupMember(
             rank=dump.rank,
             path=dump.path,
             last_enqueued=last_or_none,
@@ -205,7 +205,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
             latest=latest,
             final=final,
         )
-    return Member(
+    return GroupMember(
         rank=dump.rank,
         path=dump.path,
         last_enqueued=last,

@@ -19,7 +19,7 @@ _MAX_TEXT: Final = 512
 _INT_MAX: Final = (1 << 63) - 1
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
+class StackFrame(msgspec.Struct, frozen=True, gc=False):
     """One line of a Python stack."""
 
     name: str
@@ -111,12 +111,12 @@ def entry_p2p(raw: Mapping[str, Any]) -> bool:
     return operation_of(text(raw.get("profiling_name"))).startswith(("send ", "recv "))
 
 
-def frames_of(value: Any) -> tuple[Frame, ...]:
+def frames_of(value: Any) -> tuple[StackFrame, ...]:
     """The stack, innermost first."""
     if not isinstance(value, list | tuple):
         return ()
     return tuple(
-        Frame(text(item.get("name")), text(item.get("filename"), 4096), integer(item.get("line")) or 0)
+        StackFrame(text(item.get("name")), text(item.get("filename"), 4096), integer(item.get("line")) or 0)
         for item in value[:128]
         if isinstance(item, dict)
     )

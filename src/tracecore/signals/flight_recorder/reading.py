@@ -34,7 +34,7 @@ _RANK_IN_NAME: Final = re.compile(r"rank[_-]?([0-9]{1,8})(?![0-9])", re.IGNORECA
 _ARROW: Final = re.compile(r"^(?:send ([0-9]{1,8})->[0-9]{1,8}|recv ([0-9]{1,8})<-[0-9]{1,8})")
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedDump(msgspec.Struct, frozen=True):
     """A file that gave no dump, and why."""
 
     path: str
@@ -46,7 +46,7 @@ class Loaded(msgspec.Struct):
     """All that could be read. `dumps` ascend by (path set, rank); a rank appears once in each set."""
 
     dumps: list[Dump]
-    skipped: list[Skipped]
+    skipped: list[SkippedDump]
 
 
 def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> Dump:
@@ -164,7 +164,7 @@ def head_looks_like_dump(head: bytes) -> bool:
     return False
 
 
-def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[Dump | Skipped]:
+def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[Dump | SkippedDump]:
     # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
     gc.disable()
     _keep_freed_memory()
@@ -185,15 +185,15 @@ def _keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[Dump | Skipped]:
-    results: list[Dump | Skipped] = []
+def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[Dump | SkippedDump]:
+    results: list[Dump | SkippedDump] = []
     for path in paths:
         try:
             results.append(read_file(path, limits))
         except DumpError as error:
-            results.append(Skipped(path, error.reason, error.detail))
+            results.append(SkippedDump(path, error.reason, error.detail))
         except MemoryError:
-            results.append(Skipped(path, "too_large", "out of memory while reading it"))
+            results.append(SkippedDump(path, "too_large", "out of memory while reading it"))
     return results
 
 
@@ -213,7 +213,7 @@ def load(
     """
     limits = limits or DumpLimits()
     chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
-    results: list[Dump | Skipped] = []
+    results: list[Dump | SkippedDump] = []
     if jobs <= 1 or len(chunks) < 2:
         for chunk in chunks:
             results.extend(_read_chunk(chunk, limits))
@@ -231,11 +231,11 @@ def load(
                 if progress is not None:
                     progress(len(results))
     dumps = [item for item in results if isinstance(item, Dump)]
-    skipped = [item for item in results if isinstance(item, Skipped)]
+    skipped = [item for item in results if isinstance(item, SkippedDump)]
     return Loaded(one_for_each_rank(dumps, skipped), sorted(skipped, key=lambda item: item.path))
 
 
-def one_for_each_rank(dumps: list[Dump], skipped: list[Skipped]) -> list[Dump]:
+def one_for_each_rank(dumps: list[Dump], skipped: list[SkippedDump]) -> list[Dump]:
     """Choose among several dumps of one rank in one folder: pickle (with frames) before JSON, then the longest."""
     best: dict[tuple[str, int], Dump] = {}
     for dump in sorted(dumps, key=lambda d: d.path):
@@ -247,7 +247,9 @@ def one_for_each_rank(dumps: list[Dump], skipped: list[Skipped]) -> list[Dump]:
         keep, drop = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
         best[key] = keep
         skipped.append(
-            Skipped(drop.path, "duplicate", f"rank {drop.rank} is read from {printable(os.path.basename(keep.path))}")
+            SkippedDump(
+                drop.path, "duplicate", f"rank {drop.rank} is read from {printable(os.path.basename(keep.path))}"
+            )
         )
     return [best[key] for key in sorted(best, key=lambda k: (k[1], k[0]))]
 

@@ -13,7 +13,7 @@ from tracecore.signals.flight_recorder.dump import Entry
 Why: TypeAlias = Literal["absent", "different", "inside", "unstarted"]
 
 
-class Member(msgspec.Struct, kw_only=True):
+class GroupMember(msgspec.Struct, kw_only=True):
     """Where one present rank stands in one group.
 
     Args:
@@ -122,7 +122,7 @@ class GroupState(msgspec.Struct, kw_only=True):
     desc: str
     members: tuple[int, ...]
     inferred: bool
-    present: dict[int, Member]
+    present: dict[int, GroupMember]
     absent: tuple[int, ...]
     stuck: int | None = None
     waiting: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ class GroupState(msgspec.Struct, kw_only=True):
         return self.open or self.disagreement is not None or self.settled is not None
 
 
-class Joined(msgspec.Struct, kw_only=True):
+class JoinedDumps(msgspec.Struct, kw_only=True):
     """The reduction of one set of dumps.
 
     Args:

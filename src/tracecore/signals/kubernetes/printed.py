@@ -122,6 +122,11 @@ _BARE_EVENT_TEXT = (
     r"^ *(?P<TYPE>Normal|Warning) {2,}(?P<REASON>[A-Z]\w+) {2,}"
     r"(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?) {2,}[a-z][\w.-]*(?:, [\w.-]+)? {2,}(?P<MESSAGE>\S.*)$"
 )
+#: The same of kubectl before 1.10: first and last seen, how often, who says it and where, perhaps a part of the pod.
+_BARE_OLD_EVENT_TEXT = (
+    r"^\s*(?:\d+[smhdy]){1,3}\s+(?P<SEEN>(?:\d+[smhdy]){1,3})\s+(?P<COUNT>\d+)\s+\{[\w.-]+ [^}\s]*\}\s+(?:\S+\s+)?"
+    r"(?P<TYPE>Normal|Warning)\s+(?P<REASON>[A-Z][A-Za-z]+)\s+(?P<MESSAGE>\S.*)$"
+)
 #: And of a table of pods: perhaps a namespace, name, containers that are ready, state, restarts, age.
 _BARE_POD_TEXT = (
     r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<NAME>[a-z0-9][a-z0-9.-]*) +\d+/\d+ +"
@@ -131,14 +136,16 @@ _BARE_POD_TEXT = (
 UNNAMED = "pod/unnamed-pod"
 _BARE = re2.compile(_BARE_TEXT)
 _BARE_EVENT = re2.compile(_BARE_EVENT_TEXT)
+_BARE_OLD_EVENT = re2.compile(_BARE_OLD_EVENT_TEXT)
 _BARE_POD = re2.compile(_BARE_POD_TEXT)
 BARE_ROW = re2.compile(_BARE_TEXT.encode())
 BARE_EVENT = re2.compile(_BARE_EVENT_TEXT.encode())
+BARE_OLD_EVENT = re2.compile(_BARE_OLD_EVENT_TEXT.encode())
 BARE_POD = re2.compile(_BARE_POD_TEXT.encode())
 
 
 def _bare_row(line: str) -> dict[str, str]:
-    row = _matched(_BARE, line) or _matched(_BARE_EVENT, line)
+    row = _matched(_BARE, line) or _matched(_BARE_EVENT, line) or _matched(_BARE_OLD_EVENT, line)
     if not row:
         return {}
     return {"OBJECT": UNNAMED, **row, "LAST SEEN": row["SEEN"]}

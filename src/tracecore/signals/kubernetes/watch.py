@@ -188,7 +188,7 @@ def _read(answer: http.client.HTTPResponse) -> bytes | None:
     return raw if len(raw) <= MAX_PAGE else None
 
 
-class Follower:
+class CollectionFollower:
     """Follows one collection until it is told to stop.
 
     Args:

@@ -46,11 +46,11 @@ class UnwrappedLine(msgspec.Struct, gc=False):
 #: Takes a raw line without its terminator.
 Dialect: TypeAlias = Callable[[bytes], UnwrappedLine]
 
-#: Python's own expressions replace much faster.
+#: Python's own expressions replace and match much faster. None of these can take long.
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
-_CRI = re2.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
+_CRI = re.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
 _CRI_STREAMS = (b" stdout ", b" stderr ")
-_PREFIX = re2.compile(
+_PREFIX = re.compile(
     rb"^(?:\[rank(\d{1,7})\]: ?"  # PyTorch's except hook and logging
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
     rb"|\[(?:\d+,)?(?:mpirank:)?(\d{1,7})(?:,[\w.-]{1,80})?\]<std(?:out|err|diag)>: ?"  # mpirun, Horovod, SageMaker
@@ -66,15 +66,15 @@ _ANNOUNCED = re2.compile(
     rb"|^-- Process (\d{1,6}) terminated with the following error:$"  # torch.multiprocessing.spawn
 )
 #: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
-_STAMPED = re2.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+_STAMPED = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d):? ")
 #: TorchX puts role and replica before the number of the process: `trainer/0 [1]:`.
-_ROLE = re2.compile(rb"^[A-Za-z][\w.-]{0,24}/\d{1,5} \[(\d{1,6})\]:")
+_ROLE = re.compile(rb"^[A-Za-z][\w.-]{0,24}/\d{1,5} \[(\d{1,6})\]:")
 #: What stands before every line of a file that several processes wrote, by who put it there: a rank, what stands for
 #: a host, a pod and its container.
 WRAPPINGS = {
-    "srun": re2.compile(rb"^ *(\d{1,7}): ?"),
-    "compose": re2.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
-    "stern": re2.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
+    "srun": re.compile(rb"^ *(\d{1,7}): ?"),
+    "compose": re.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
+    "stern": re.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
 }
 
 
@@ -131,7 +131,7 @@ def _unfold(line: UnwrappedLine) -> None:
                 return
 
 
-def _name(line: UnwrappedLine, match: re2._Match, wrapping: str) -> None:
+def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
     """Takes a wrapping off; it names who wrote the line."""
     name, *more = [group.decode("ascii", "replace") for group in match.groups()]
     line.lane = match.group().rstrip()
@@ -158,10 +158,14 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
             line.stamp = line.stamp or stamps.find(stamped.group())
             line.text = text[stamped.end() :]
             continue
+        elif text[24:25] == b"[" and b"]<std" in text[25:60]:  # mpirun --timestamp-output
+            line.stamp = line.stamp or stamps.find(text[:24])
+            line.text = text[24:]
+            continue
         elif b"/" in text[:32] and (role := _ROLE.match(text)) is not None:
-            local = int(role.group(1))
-            line.attributes = {**(line.attributes or {}), "gen_ai.training.local_rank": local}
-            line.rank = local if single_node and line.rank is None else line.rank
+            number = int(role.group(1))
+            line.attributes = {**(line.attributes or {}), "gen_ai.training.local_rank": number}
+            line.rank = number if single_node and line.rank is None else line.rank
             line.lane += role.group()
             line.text = text[role.end() :]
             continue

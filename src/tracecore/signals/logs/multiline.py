@@ -318,13 +318,20 @@ class Table:
 
 
 class Row:
-    """One entry of torchelastic's table whose beginning was lost, from its rank on."""
+    """One entry of torchelastic's table whose beginning was lost, from its rank on.
+
+    Args:
+        root: it stands under the heading of the first failure, and is read from there.
+    """
 
     worthy = False
     whole = False
 
+    def __init__(self, root: bool = False) -> None:
+        self._known = (b"[", b"  ") if root else (b"  exitcode ", b"  error_file", b"  traceback ", b"    ")
+
     def take(self, text: bytes) -> Take:
-        return TAKE if text.startswith((b"  exitcode ", b"  error_file", b"  traceback ", b"    ")) else CLOSE
+        return TAKE if text.startswith(self._known) else CLOSE
 
 
 class Message:
@@ -457,4 +464,6 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return Table(text)
     if b" (local_rank: " in text and text.startswith(b"  rank "):
         return Row()
+    if text.startswith(b"Root Cause (first observed failure):"):
+        return Row(root=True)
     return None

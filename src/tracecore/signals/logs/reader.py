@@ -368,7 +368,7 @@ class _Assembly:
         stamped = self._stream.format.startswith(("cri", "docker"))
         # The nearest lines first: most often one of them has a time.
         for part in (above[-NEAR:], above) if len(above) > NEAR else (above,):
-            if not stamped and not _STARTS.search(part):
+            if len(part) > NEAR and not stamped and not _STARTS.search(part):
                 continue
             lines = part.replace(b"\r", b"\n").split(b"\n")
             for raw in reversed(lines[1:] if len(part) in (NEAR, LOOK_BACK) else lines):

@@ -122,11 +122,8 @@ class ThrottleBridge:
         look.by.setdefault(reason, sample)
 
     def settle(self, time: int) -> Sequence[LogSignal]:
-        if not self._looks:
-            return ()
-        out = [made for look in self._looks.values() if (made := _record(look)) is not None]
-        self._looks = {}
-        return out
+        looks, self._looks = self._looks, {}
+        return [made for look in looks.values() if (made := _record(look)) is not None]
 
 
 def _record(look: _Look) -> LogSignal | None:

@@ -26,7 +26,7 @@ MAX_TEXT: Final = 16 << 10
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 
 
-class Process(msgspec.Struct, frozen=True):
+class WritingProcess(msgspec.Struct, frozen=True):
     """A process that writes a file.
 
     Args:
@@ -43,13 +43,13 @@ class Process(msgspec.Struct, frozen=True):
 
 def find_writers(
     paths: Collection[str], proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic
-) -> tuple[dict[str, Process], bool]:
+) -> tuple[dict[str, WritingProcess], bool]:
     """Return the process that writes each of these files, where one is found, and whether all were looked at.
 
     Of several writers the one that knows its rank counts, then the youngest: a launcher and its ranks may share a file.
     """
     wanted = _wanted(paths)
-    found: dict[str, Process] = {}
+    found: dict[str, WritingProcess] = {}
     if not wanted:
         return found, True
     names = {os.path.basename(os.path.realpath(path)) for path in paths}
@@ -70,7 +70,7 @@ def find_writers(
     return found, True
 
 
-def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:
+def read_process(pid: int, proc: Path = Path("/proc")) -> WritingProcess | None:
     """Return what is known of a process; None where it has ended or may not be looked at."""
     folder = proc / str(pid)
     try:
@@ -93,7 +93,7 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:
     # Of several hierarchies the one that names a job is wanted.
     lines = cgroup.splitlines()
     line = next((line for line in lines if "/job_" in line), lines[0] if lines else "")
-    return Process(pid, environment, line, command, started)
+    return WritingProcess(pid, environment, line, command, started)
 
 
 def _wanted(paths: Collection[str]) -> dict[tuple[int, int], str]:
@@ -153,6 +153,6 @@ def _head(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def _merit(process: Process) -> tuple[bool, int]:
+def _merit(process: WritingProcess) -> tuple[bool, int]:
     ranked = not process.environment.keys().isdisjoint(("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"))
     return ranked, int(process.started) if process.started.isdigit() else 0

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tracecore.signals.storage.journal import Corrupt, Journal, StorageError
+from tracecore.signals.storage.journal import Corrupt, Journal, JournalError
 
 Duration = Annotated[int, msgspec.Meta(ge=0, extra={"unit": "duration"})]
 
@@ -103,9 +103,9 @@ class FileStorage:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 self._directory.chmod(int(self._config.directory_permissions, 8))
             except OSError as error:
-                raise StorageError(f"{self._directory}: {error.strerror}") from error
+                raise JournalError(f"{self._directory}: {error.strerror}") from error
         if not self._directory.is_dir():
-            raise StorageError(f"{self._directory} does not exist; create it or set create_directory")
+            raise JournalError(f"{self._directory} does not exist; create it or set create_directory")
         if (mode := self._directory.stat().st_mode) & 0o022 and not mode & stat.S_ISVTX:
             self._report(f"{self._directory} can be written by others (mode {mode & 0o7777:04o}); make it 0700")
 
@@ -133,7 +133,7 @@ class FileStorage:
                 self._report(f"{path} cannot be trusted ({damage}); it is kept as {aside.name} and begun anew")
                 journal = self._journal(path)
         except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}") from error
+            raise JournalError(f"{path}: {error.strerror}") from error
         if self._config.compaction.on_start:
             self._compact(journal)
         self._open[name] = journal
@@ -145,7 +145,7 @@ class FileStorage:
     def _compact(self, journal: Journal) -> None:
         try:
             journal.compact()
-        except StorageError as error:
+        except JournalError as error:
             journal.failed_compactions += 1
             self._report(f"not compacted: {error}")
 

@@ -36,7 +36,7 @@ _SET: Final = (
 )
 
 
-class StorageError(Exception):
+class JournalError(Exception):
     """The storage cannot be used now; what it held is unharmed."""
 
 
@@ -78,9 +78,9 @@ class Journal:
             self._database.close()
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_BUSY:
-                raise StorageError(f"another process is using {path}") from None
+                raise JournalError(f"another process is using {path}") from None
             if code in _TROUBLE:
-                raise StorageError(f"{path}: {error}") from error
+                raise JournalError(f"{path}: {error}") from error
             raise Corrupt(str(error)) from error
         except BaseException:
             self._database.close()
@@ -122,7 +122,7 @@ class Journal:
             try:
                 value: bytes | None = self._one("SELECT value FROM entries WHERE key = ?", (key,))
             except sqlite3.Error as error:
-                raise StorageError(f"{self._path}: {error}") from error
+                raise JournalError(f"{self._path}: {error}") from error
         return value
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
@@ -155,12 +155,12 @@ class Journal:
             except sqlite3.Error as error:
                 small = sum(len(value or b"") for value in changes.values()) <= SMALL
                 if not small or not self._reserve.exists():
-                    raise StorageError(f"{self._path}: {error}") from error
+                    raise JournalError(f"{self._path}: {error}") from error
                 self._reserve.unlink()
                 try:
                     self._apply(changes)
                 except sqlite3.Error as again:
-                    raise StorageError(f"{self._path}: {again}") from again
+                    raise JournalError(f"{self._path}: {again}") from again
             else:
                 if not self._reserve.exists():
                     self._keep_reserve()
@@ -187,7 +187,7 @@ class Journal:
             return
         try:
             self.compact()
-        except StorageError:
+        except JournalError:
             # The change is made. For rewriting the file there may be room after the next one.
             self.failed_compactions += 1
 
@@ -210,7 +210,7 @@ class Journal:
                 # `execute` would take only the first step.
                 self._database.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error as error:
-                raise StorageError(f"{self._path}: {error}") from error
+                raise JournalError(f"{self._path}: {error}") from error
             self._keep_reserve()
 
     def _keep_reserve(self) -> None:

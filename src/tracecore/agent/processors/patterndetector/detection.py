@@ -23,16 +23,16 @@ from tracecore.agent.batch import Ack
 from tracecore.agent.component import Setting
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.hints import Hints
-from tracecore.agent.processors.numbers import Numbers
+from tracecore.agent.processors.numbers import EngineNumbers
 from tracecore.agent.processors.patterndetector.clock import AHEAD, LookClock
-from tracecore.agent.processors.patterndetector.grouping import Groups, Summary
+from tracecore.agent.processors.patterndetector.grouping import HeldBackVerdicts, VerdictGroups
 from tracecore.agent.processors.patterndetector.lines import by_layer, layer_of_resource
 from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.agent.processors.patterndetector.pulse import Pulse, own_names
 from tracecore.agent.processors.patterndetector.records import FROM_AHEAD, Records
 from tracecore.agent.processors.patterndetector.senders import REFUSED, TOO_MANY, TOO_MANY_JOBS, Senders
-from tracecore.agent.processors.patterndetector.stalls import Stalls
-from tracecore.agent.processors.patterndetector.state import DeliveredVerdict, Kept, verdict_told
+from tracecore.agent.processors.patterndetector.stalls import StallBridge
+from tracecore.agent.processors.patterndetector.state import DeliveredVerdict, DetectorState, verdict_told
 from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, EngineLimits
@@ -84,14 +84,14 @@ class Detection:
         settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
         patterns = catalogue(settings)
         self._engine = Engine(patterns, lateness=options.lateness, limits=LIMITS, strict=False)
-        self._numbers = Numbers(setting.meter, self._engine.stats, [pattern.name for pattern in patterns])
-        self._groups = Groups(options.grouping, setting.id, setting.meter)
+        self._numbers = EngineNumbers(setting.meter, self._engine.stats, [pattern.name for pattern in patterns])
+        self._groups = VerdictGroups(options.grouping, setting.id, setting.meter)
         #: What was held back in an interval that has just ended.
-        self.held_back: Summary | None = None
+        self.held_back: HeldBackVerdicts | None = None
         setting.meter.declare(events=(STATE_LOST, FROM_AHEAD, REFUSED, TOO_MANY, TOO_MANY_JOBS, TOLD_REFUSED))
         self._hints = Hints(setting.id, setting.meter.note)
         self._records = Records(options, self._clock, self._hints, setting.meter)
-        self._stalls = Stalls(options.progress) if options.progress.enabled else None
+        self._stalls = StallBridge(options.progress) if options.progress.enabled else None
         self._silence = SilenceBridge(options.silence.silent_after) if options.silence.enabled else None
         self._metrics: MetricFacts | None = None
         self._holdings = Holdings()
@@ -120,7 +120,7 @@ class Detection:
         self._expired = 0
         self._claimed = False
         self._setting = setting
-        self._kept: Kept | None = None
+        self._kept: DetectorState | None = None
         self._horizon = options.lateness + 2 * max((pattern.horizon for pattern in patterns), default=0)
         #: Verdicts that were delivered before a restart.
         self._before: dict[str, DeliveredVerdict] = {}
@@ -146,7 +146,7 @@ class Detection:
         if self._options.storage is None:
             return
         store = self._setting.extension(self._options.storage).client(f"processor_{self._setting.id}")
-        self._kept = Kept(store, self._horizon)
+        self._kept = DetectorState(store, self._horizon)
         found = self._kept.load()
         self._before = found.told
         self._records.numbers_kept = True

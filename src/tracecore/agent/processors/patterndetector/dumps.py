@@ -44,7 +44,7 @@ class Held(msgspec.Struct):
     arrived: int
 
 
-class Job(msgspec.Struct):
+class JobDumps(msgspec.Struct):
     """The dumps of one job, by rank."""
 
     ranks: dict[int, Held]
@@ -62,7 +62,7 @@ class DumpFacts:
 
     def __init__(self, drop: Callable[[str, int], None]) -> None:
         self._drop = drop
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._jobs: OrderedDict[str, JobDumps] = OrderedDict()
 
     def take(self, resource: Mapping[str, Any], attributes: Mapping[str, Any], data: bytes, now: int) -> int | None:
         """Take a dump; gives the latest time it speaks of, None where it cannot be read.
@@ -85,7 +85,7 @@ class DumpFacts:
             return None
         identity = _identity({**resource, **attributes})
         where = str(identity.get("job") or path.rpartition("/")[0])
-        job = self._jobs.setdefault(where, Job({}))
+        job = self._jobs.setdefault(where, JobDumps({}))
         self._jobs.move_to_end(where)
         job.ranks[dump.rank] = Held(dump, zlib.compress(data, 1), identity, now)
         job.since = job.since if job.changed else now
@@ -110,7 +110,7 @@ class DumpFacts:
         return found
 
 
-def _joined(job: Job) -> list[Fact]:
+def _joined(job: JobDumps) -> list[Fact]:
     from tracecore.facts.collective_dumps import facts_of
     from tracecore.signals.flight_recorder.join import join
 

@@ -50,7 +50,7 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
             yield ("max_total",), "may not be less than max_per_group"
 
 
-class Summary(msgspec.Struct, frozen=True):
+class HeldBackVerdicts(msgspec.Struct, frozen=True):
     """The verdicts held back in an interval.
 
     Args:
@@ -73,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True):
         return f"{what} held back in {(self.at - self.since) / SECOND:.0f} s: {shown}{more}"
 
 
-class Groups:
+class VerdictGroups:
     """Lets some verdicts pass, and keeps count of the others.
 
     Args:
@@ -93,7 +93,9 @@ class Groups:
         self._waiting: OrderedDict[str, Emission] = OrderedDict()
         meter.declare(dropped=(HELD_BACK,), events=(HELD_BACK,))
 
-    def take(self, said: Iterable[Emission], now: int, *, last: bool = False) -> tuple[list[Emission], Summary | None]:
+    def take(
+        self, said: Iterable[Emission], now: int, *, last: bool = False
+    ) -> tuple[list[Emission], HeldBackVerdicts | None]:
         """Return what leaves now, and at the end of an interval what was held back.
 
         Args:
@@ -104,7 +106,7 @@ class Groups:
         if over or last:
             if self._held:
                 groups = tuple((visible(name), count) for name, count in self._held.most_common())
-                summary = Summary(self._held.total(), groups, self._since, now)
+                summary = HeldBackVerdicts(self._held.total(), groups, self._since, now)
                 log.warning("%s: %s", self._id, summary.headline)
             self._held.clear()
         if over:

@@ -18,7 +18,7 @@ STREAMS: Final = 65_536
 Stream = tuple[str | None, str | None, int | None, int]
 
 
-class Stalls:
+class StallBridge:
     """The progress bridge with a patience for each phase.
 
     Args:

@@ -22,7 +22,7 @@ from tracecore.facts.catalog import TYPES
 from tracecore.facts.fact import Fact
 from tracecore.facts.wire import FREQUENT
 from tracecore.incidents.lifecycle import Memory
-from tracecore.signals.storage.journal import StorageError
+from tracecore.signals.storage.journal import JournalError
 
 log = logging.getLogger("tracecore.agent.patterndetector")
 
@@ -137,7 +137,7 @@ class Portions:
         return found
 
 
-class Kept:
+class DetectorState:
     """Facts, verdicts and incidents of one detector.
 
     Args:
@@ -262,7 +262,7 @@ class Kept:
             return
         try:
             self._store.update(changes)
-        except StorageError as error:
+        except JournalError as error:
             if not self._failed:
                 log.error("the detector's state is not written, and a restart begins without it: %s", error)
             self._failed = True

@@ -11,7 +11,7 @@ from tracecore.incidents import wire
 from tracecore.incidents.live import Update
 
 if TYPE_CHECKING:
-    from tracecore.agent.processors.patterndetector.grouping import Summary
+    from tracecore.agent.processors.patterndetector.grouping import HeldBackVerdicts
 
 #: The name under which what was held back is told.
 HELD_BACK: Final = "verdicts_held_back"
@@ -21,7 +21,7 @@ SCOPES: Final = frozenset({SCOPE, wire.SCOPE})
 
 
 def batch(
-    emissions: Sequence[Emission], updates: Sequence[Update], now: int, held_back: Summary | None = None
+    emissions: Sequence[Emission], updates: Sequence[Update], now: int, held_back: HeldBackVerdicts | None = None
 ) -> Batch:
     """A batch of them, each with the entities it is about as its resource."""
     told = [(entities_of(emission), _record(emission, now)) for emission in emissions]
@@ -57,7 +57,7 @@ def is_told(held: Mapping[str, Any]) -> bool:
     return (held.get("scope") or {}).get("name") in SCOPES
 
 
-def _summary(held_back: Summary) -> dict[str, Any]:
+def _summary(held_back: HeldBackVerdicts) -> dict[str, Any]:
     """Return a verdict that says how much was held back, so that every exporter tells it."""
     return {
         "body": held_back.headline,

@@ -43,7 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host_name: str | None = None
 
 
-class Gpu:
+class GpuReceiver:
     """Collects until it is told to stop."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -126,6 +126,6 @@ FACTORY = Factory(
     type="gpu",
     summary="GPUs by NVML and InfiniBand ports by sysfs, for machines without exporters.",
     options=Options,
-    create=Gpu,
+    create=GpuReceiver,
     signals=("metrics",),
 )

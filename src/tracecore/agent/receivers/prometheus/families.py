@@ -68,7 +68,7 @@ def named(name: str, known: Mapping[str, Metadata]) -> tuple[Metadata, str]:
     return Metadata(name), name
 
 
-class Place:
+class SeriesScope:
     """The resource and the scope of a series.
 
     Args:
@@ -224,7 +224,7 @@ class Family:
 
     __slots__ = ("bound", "groups", "kind", "metadata", "monotonic", "name", "place", "points", "scrape")
 
-    def __init__(self, name: str, metadata: Metadata, place: Place, trim: bool = False) -> None:
+    def __init__(self, name: str, metadata: Metadata, place: SeriesScope, trim: bool = False) -> None:
         self.kind = _KINDS[metadata.type]
         self.monotonic = metadata.type == "counter"
         self.bound = "le" if self.kind == "histogram" else "quantile"

@@ -32,7 +32,7 @@ class ScrapeError(Exception):
     """The reason for a missing answer."""
 
 
-class Answer(NamedTuple):
+class TargetAnswer(NamedTuple):
     """The answer of a target.
 
     Args:
@@ -86,7 +86,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._deadline: float | None = None
 
-    def get(self) -> Answer:
+    def get(self) -> TargetAnswer:
         """Its answer.
 
         Raises:
@@ -143,7 +143,7 @@ class Fetcher:
             raise TimeoutError
         return left
 
-    def _get(self) -> Answer:
+    def _get(self) -> TargetAnswer:
         url = self._url
         for _ in range(REDIRECTS + 1):
             answer = self._ask(url)
@@ -197,7 +197,7 @@ class Fetcher:
             return _Https(host, port, self._left(), tls.context(), tls.server_name)
         return http.client.HTTPConnection(host, port, timeout=self._left())
 
-    def _read(self, answer: http.client.HTTPResponse) -> Answer:
+    def _read(self, answer: http.client.HTTPResponse) -> TargetAnswer:
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip"):
             raise ScrapeError(f"an encoding that was not asked for: {encoding[:40]}")
@@ -238,7 +238,7 @@ class Fetcher:
             text = b"".join(pieces).decode("utf-8")
         except UnicodeDecodeError:
             raise ScrapeError("the answer is not UTF-8") from None
-        return Answer(text, self._open_metrics(answer.headers.get("Content-Type", "")), size)
+        return TargetAnswer(text, self._open_metrics(answer.headers.get("Content-Type", "")), size)
 
     def _open_metrics(self, kind: str) -> bool:
         media = kind.partition(";")[0].strip().lower()

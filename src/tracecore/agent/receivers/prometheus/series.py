@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tracecore.agent.receivers.prometheus.families import Family, HistogramParts, Metadata, Place, named
+from tracecore.agent.receivers.prometheus.families import Family, HistogramParts, Metadata, SeriesScope, named
 from tracecore.signals.metrics.exposition import Exemplar, ExpositionError, about, amount, number, written
 
 #: Samples of one answer, where a configuration does not say less.
@@ -52,7 +52,7 @@ class ScrapeLimits(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
-class Entry:
+class SeriesLine:
     """One line of a target, as it comes again with every scrape."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Entry:
         self.timed = False
 
 
-class Tally(msgspec.Struct):
+class ScrapeCounts(msgspec.Struct):
     """Counts of one answer.
 
     Args:
@@ -109,7 +109,7 @@ class SeriesMemory:
     def __init__(
         self,
         labels: Labels,
-        place: Callable[[Labels], Place],
+        place: Callable[[Labels], SeriesScope],
         rules: Callable[[Labels], Labels | None],
         *,
         external: Mapping[str, str] | None = None,
@@ -128,24 +128,24 @@ class SeriesMemory:
         self._track_timed = track_timed
         self._trim = trim
         self._limits = limits or ScrapeLimits()
-        self._known: dict[str, Entry] = {}
+        self._known: dict[str, SeriesLine] = {}
         self._metadata: dict[str, Metadata] = {}
         self._comments: dict[str, str] = {}
         self._families: dict[tuple[Any, ...], Family] = {}
         self._groups: dict[tuple[Any, ...], HistogramParts] = {}
-        self._numbers: dict[tuple[Any, ...], Entry] = {}
-        self._live: list[Entry] = []
+        self._numbers: dict[tuple[Any, ...], SeriesLine] = {}
+        self._live: list[SeriesLine] = []
         #: Lines that the answer at hand is the first to have.
-        self._new: list[Entry] = []
+        self._new: list[SeriesLine] = []
         #: Lines that are known and are no series.
         self._aside = 0
         self._scrape = 0
         self._touched: list[Family] = []
-        self.tally = Tally()
+        self.tally = ScrapeCounts()
 
     # -- one answer --------------------------------------------------------------------------------------------------
 
-    def read(self, text: str, time: int, open_metrics: bool) -> tuple[list[Family], Tally]:
+    def read(self, text: str, time: int, open_metrics: bool) -> tuple[list[Family], ScrapeCounts]:
         """The metrics of an answer, and of series that are no longer in it a mark each.
 
         Args:
@@ -156,8 +156,8 @@ class SeriesMemory:
         """
         self._begin()
         #: Of an answer that fails half-way, what was read until then.
-        tally = self.tally = Tally()
-        live: list[Entry] = []
+        tally = self.tally = ScrapeCounts()
+        live: list[SeriesLine] = []
         known, scrape, touched = self._known, self._scrape, self._touched
         most = self._limits.samples or MOST_SAMPLES
         ended = False
@@ -232,7 +232,7 @@ class SeriesMemory:
         self._live = []
         return self._touched
 
-    def places(self) -> set[Place]:
+    def places(self) -> set[SeriesScope]:
         """Resources and scopes of the series there are."""
         return {family.place for family in self._families.values()}
 
@@ -240,7 +240,7 @@ class SeriesMemory:
         self._scrape += 1
         self._touched = []
 
-    def _end(self, live: list[Entry], time: int) -> None:
+    def _end(self, live: list[SeriesLine], time: int) -> None:
         scrape = self._scrape
         for entry in self._live:
             if entry.scrape != scrape:
@@ -280,7 +280,7 @@ class SeriesMemory:
             self._known = {key: entry for key, entry in self._known.items() if entry.role < _INFO}
             self._aside = 0
 
-    def _mark(self, entry: Entry, time: int) -> None:
+    def _mark(self, entry: SeriesLine, time: int) -> None:
         """The series is no more, or not known for now."""
         group, family = entry.group, entry.family
         if entry.role == _CREATED or (group is not None and (group.scrape == self._scrape or not group.shown)):
@@ -296,7 +296,7 @@ class SeriesMemory:
 
     # -- parts of histograms and summaries ---------------------------------------------------------------------------
 
-    def _part(self, entry: Entry, value: float, at: int, exemplar: Exemplar | None, tally: Tally) -> None:
+    def _part(self, entry: SeriesLine, value: float, at: int, exemplar: Exemplar | None, tally: ScrapeCounts) -> None:
         group = entry.group
         if group is None:  # when a counter began
             peer = self._numbers.get((entry.family, *sorted(entry.attributes.items())))
@@ -357,7 +357,7 @@ class SeriesMemory:
         self._live, self._new = [], []
         self._aside = 0
 
-    def _learn(self, line: str, open_metrics: bool, tally: Tally) -> tuple[Entry, int]:
+    def _learn(self, line: str, open_metrics: bool, tally: ScrapeCounts) -> tuple[SeriesLine, int]:
         """Return what a line that is not known yet is."""
         found = written(line)
         key = line[: found.end]
@@ -369,11 +369,11 @@ class SeriesMemory:
             self._aside += entry.role >= _INFO
         return entry, found.end
 
-    def _entry(self, key: str, name: str, own: Labels, tally: Tally) -> Entry:
+    def _entry(self, key: str, name: str, own: Labels, tally: ScrapeCounts) -> SeriesLine:
         labels = self._merged(name, own)
         kept = self._rules(labels)
         if kept is None:
-            return Entry(key, _DROPPED)
+            return SeriesLine(key, _DROPPED)
         kept = {label: value for label, value in kept.items() if value}
         if wrong := self._limits.wrong(kept):
             raise ExpositionError(wrong)
@@ -384,18 +384,20 @@ class SeriesMemory:
         place = self._place(kept)
         attributes = {k: v for k, v in kept.items() if k not in _RESERVED and not k.startswith("otel_scope_")}
         if name == "target_info":
-            entry = Entry(key, _INFO)
+            entry = SeriesLine(key, _INFO)
             entry.attributes, entry.family = attributes, Family(name, Metadata(name), place, self._trim)
             return entry
         return self._of_metric(key, name, attributes, place, tally)
 
-    def _of_metric(self, key: str, name: str, attributes: Labels, place: Place, tally: Tally) -> Entry:
+    def _of_metric(
+        self, key: str, name: str, attributes: Labels, place: SeriesScope, tally: ScrapeCounts
+    ) -> SeriesLine:
         metadata, title = named(name, self._metadata)
         at = (place, title)
         family = self._families.get(at)
         if family is None:
             family = self._families[at] = Family(title, metadata, place, self._trim)
-        entry = Entry(key, _NUMBER, family)
+        entry = SeriesLine(key, _NUMBER, family)
         entry.attributes = attributes
         suffix = "_" + name.rpartition("_")[2]
         if family.kind in ("histogram", "summary"):
@@ -406,7 +408,7 @@ class SeriesMemory:
                     entry.bound = number(attributes.get(family.bound, ""))
                 except ExpositionError:
                     tally.unfit += 1
-                    return Entry(key, _DROPPED)
+                    return SeriesLine(key, _DROPPED)
             whose = (family, *sorted(entry.attributes.items()))
             group = self._groups.get(whose)
             if group is None:
@@ -419,7 +421,7 @@ class SeriesMemory:
             whose = (family, *sorted(attributes.items()))
             other = self._numbers.setdefault(whose, entry)
             if other is not entry and self._known.get(other.key) is other:
-                return Entry(key, _TWIN)  # rules have made the same of two
+                return SeriesLine(key, _TWIN)  # rules have made the same of two
             self._numbers[whose] = entry
         return entry
 
@@ -438,7 +440,7 @@ class SeriesMemory:
             labels[label] = value
         return labels
 
-    def _inform(self, entry: Entry, tally: Tally) -> None:
+    def _inform(self, entry: SeriesLine, tally: ScrapeCounts) -> None:
         """`target_info` is no series: its labels are its resource's."""
         tally.kept += 1
         tally.added += not entry.scrape
@@ -463,7 +465,7 @@ def _exemplar(given: Exemplar, at: int) -> dict[str, Any]:
 
 def payload(families: Sequence[Family]) -> tuple[dict[str, Any], int]:
     """OTLP metrics of what was touched by a scrape, and how many points they are."""
-    resources: dict[int, tuple[Place, dict[int, tuple[Place, list[Any]]]]] = {}
+    resources: dict[int, tuple[SeriesScope, dict[int, tuple[SeriesScope, list[Any]]]]] = {}
     count = 0
     for family, metric in _metrics(families):
         count += metric[1]

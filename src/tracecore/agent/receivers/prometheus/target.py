@@ -13,11 +13,11 @@ import msgspec
 
 from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Consumer
-from tracecore.agent.receivers.prometheus.families import Family, Metadata, Place
-from tracecore.agent.receivers.prometheus.fetching import Answer, Fetcher, ScrapeError, target_url
+from tracecore.agent.receivers.prometheus.families import Family, Metadata, SeriesScope
+from tracecore.agent.receivers.prometheus.fetching import Fetcher, ScrapeError, TargetAnswer, target_url
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 from tracecore.agent.receivers.prometheus.relabel import rules
-from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, ScrapeLimits, SeriesMemory, Tally, payload
+from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, ScrapeCounts, ScrapeLimits, SeriesMemory, payload
 from tracecore.agent.telemetry import Meter
 from tracecore.durations import parse_duration
 from tracecore.signals.metrics.exposition import ExpositionError
@@ -151,7 +151,7 @@ class Scraper:
         self._meter = meter
         self._clock = clock
         self._extra = extra
-        self._places: dict[tuple[Any, ...], Place] = {}
+        self._places: dict[tuple[Any, ...], SeriesScope] = {}
         self._limits = ScrapeLimits(
             samples=min(config.sample_limit or MOST_SAMPLES, MOST_SAMPLES),
             labels=config.label_limit,
@@ -171,7 +171,7 @@ class Scraper:
         )
         self._external = dict(external)
         #: The place of the target itself, which there is room for whatever it says.
-        self._own: dict[tuple[Any, ...], Place] = {}
+        self._own: dict[tuple[Any, ...], SeriesScope] = {}
         self._place({**one.labels, **self._external})
         self._own = dict(self._places)
         self._fetcher = Fetcher(config, one.url, one.timeout / _SECOND)
@@ -229,9 +229,9 @@ class Scraper:
         """
         now = self._clock() // 1_000_000 * 1_000_000
         begin = time.monotonic()
-        tally, size, wrong = Tally(), 0, ""
+        tally, size, wrong = ScrapeCounts(), 0, ""
         try:
-            answer: Answer = self._fetcher.get()
+            answer: TargetAnswer = self._fetcher.get()
             size = answer.size
             families, tally = self._memory.read(answer.text, now, answer.open_metrics)
         except (ScrapeError, ExpositionError) as error:
@@ -304,7 +304,7 @@ class Scraper:
             log.info("%s: answers again", where)
         self.wrong = wrong
 
-    def _place(self, labels: dict[str, str]) -> Place:
+    def _place(self, labels: dict[str, str]) -> SeriesScope:
         """Return where series with these labels belong."""
         own = self.target.labels
         job, instance = labels.get("job") or own["job"], labels.get("instance") or own["instance"]
@@ -319,5 +319,5 @@ class Scraper:
                 self._places |= self._own
                 if len(self._places) >= MOST_PLACES:
                     raise ExpositionError(f"series of more than {MOST_PLACES} targets")
-            found = self._places[key] = Place(job, instance, self.target.discovered, scope)
+            found = self._places[key] = SeriesScope(job, instance, self.target.discovered, scope)
         return found

@@ -11,7 +11,7 @@ import msgspec
 from tracecore.signals.logs.operators.base import Failures, Operator, Sink
 from tracecore.signals.logs.operators.container import Container
 from tracecore.signals.logs.operators.entry import Entry
-from tracecore.signals.logs.operators.moving import Add, Filter, Move, Remove, Router
+from tracecore.signals.logs.operators.moving import Add, FilterOperator, Move, Remove, Router
 from tracecore.signals.logs.operators.options import Options, Problem
 from tracecore.signals.logs.operators.parsers import JsonParser, RegexParser, SeverityParser, TimeParser
 from tracecore.signals.logs.operators.recombine import Recombine
@@ -32,7 +32,7 @@ OPERATORS: Final[dict[str, type[Operator]]] = {
     "assign_keys": AssignKeys,
     "container": Container,
     "copy": Copy,
-    "filter": Filter,
+    "filter": FilterOperator,
     "flatten": Flatten,
     "json_parser": JsonParser,
     "key_value_parser": KeyValueParser,

@@ -15,10 +15,10 @@ from tracecore.signals.logs.operators.line_selection import LineSelection, mende
 from tracecore.signals.logs.operators.parsers import json_object
 from tracecore.signals.logs.operators.recombine import FLUSH
 from tracecore.signals.logs.selector import Selector, Selectors
-from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template
+from tracecore.signals.logs.tail.batch import LogBatch, RecordColumns, Template
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.splitting import trimmer
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 from tracecore.signals.record import Attributes
 
 _STREAMS: Final = frozenset((b"stdout", b"stderr"))
@@ -64,12 +64,12 @@ class Runtime:
         self._trim = trimmer(config)
         self._docker = msgspec.json.Decoder(_Docker)
         # By path, as the Collector has it: what begins in a file may end in the one that takes its place.
-        self._pieces: dict[str | int, tuple[Watched, Pieces]] = {}
-        self._released: list[tuple[Watched, int | None]] = []
+        self._pieces: dict[str | int, tuple[WatchedFile, Pieces]] = {}
+        self._released: list[tuple[WatchedFile, int | None]] = []
         self._seconds: dict[bytes, int] = {}
 
     def convert(
-        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
@@ -162,12 +162,12 @@ class Runtime:
         self._add(file, state, slow, bodies, times, kinds, now, parts)
         return ([joined(parts)] if parts else []), self._held(file)
 
-    def _held(self, file: Watched) -> int | None:
+    def _held(self, file: WatchedFile) -> int | None:
         if not self._pieces:
             return None
         return min((pieces.start for owner, pieces in self._pieces.values() if owner is file), default=None)
 
-    def released(self) -> list[tuple[Watched, int | None]]:
+    def released(self) -> list[tuple[WatchedFile, int | None]]:
         found, self._released = self._released, []
         return found
 
@@ -180,7 +180,7 @@ class Runtime:
             return []
         return self._flush([path for path, (_, pieces) in self._pieces.items() if now - pieces.since >= FLUSH])
 
-    def flush(self, file: Watched, now: int) -> list[Converted]:
+    def flush(self, file: WatchedFile, now: int) -> list[Converted]:
         return self._flush([path for path, (owner, _) in self._pieces.items() if owner is file])
 
     def drain(self, now: int) -> list[Converted]:
@@ -191,7 +191,7 @@ class Runtime:
         for path in paths:
             file, pieces = self._pieces.pop(path)
             body = b"".join(pieces.parts)
-            batch = Columns(file.path, [pieces.template], None, [body], [pieces.time], pieces.since)
+            batch = RecordColumns(file.path, [pieces.template], None, [body], [pieces.time], pieces.since)
             found.append((file, batch, self._held(file)))
         return found
 
@@ -211,7 +211,7 @@ class Runtime:
 
     def _add(
         self,
-        file: Watched,
+        file: WatchedFile,
         state: _Kinds,
         slow: list[Entry],
         bodies: list[bytes],
@@ -227,13 +227,13 @@ class Runtime:
                 self._container.count_failure(state.wrong, len(bodies))
             one = kinds.count(kinds[0]) == len(kinds)
             templates = [state.templates[kinds[0]]] if one else list(state.templates)
-            parts.append(Columns(file.path, templates, None if one else kinds, bodies, times, now))
+            parts.append(RecordColumns(file.path, templates, None if one else kinds, bodies, times, now))
 
-    def _entry(self, file: Watched, token: bytes, now: int, start: int) -> Entry:
+    def _entry(self, file: WatchedFile, token: bytes, now: int, start: int) -> Entry:
         attributes: dict[str, Any] = {**file.attributes, **self._config.attributes}
         return Entry(token.decode("utf-8", "replace"), attributes, dict(self._config.resource), now, file, start)
 
-    def template(self, file: Watched, added: dict[str, Any], pod: Attributes) -> Template:
+    def template(self, file: WatchedFile, added: dict[str, Any], pod: Attributes) -> Template:
         """Return what all lines have that came on one stream with one tag."""
         entry = Entry(
             "", {**file.attributes, **self._config.attributes, **added}, {**self._config.resource, **pod}, 0, file
@@ -243,7 +243,7 @@ class Runtime:
         severity = entry.severity_text or SEVERITIES[entry.severity]
         return Template(entry.resource, entry.attributes, entry.severity, severity, entry.scope)
 
-    def pod(self, file: Watched) -> Attributes:
+    def pod(self, file: WatchedFile) -> Attributes:
         """Return what the path says.
 
         Raises:
@@ -256,7 +256,7 @@ class Runtime:
         """Return whether entries that the operator could not treat go on."""
         return self._container.on_error.startswith("send")
 
-    def path(self, file: Watched) -> str | None:
+    def path(self, file: WatchedFile) -> str | None:
         """Return what the attribute says, if it is there."""
         path = {**file.attributes, **self._config.attributes}.get("log.file.path")
         return path if isinstance(path, str) else None
@@ -268,7 +268,7 @@ class _Kinds:
     #: Tags are the runtime's: more of them than this is somebody else's doing.
     MOST: Final = 64
 
-    def __init__(self, runtime: Runtime, file: Watched) -> None:
+    def __init__(self, runtime: Runtime, file: WatchedFile) -> None:
         self._runtime = runtime
         self._file = file
         self._pod: Attributes = {}

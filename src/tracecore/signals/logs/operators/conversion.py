@@ -16,10 +16,10 @@ from tracecore.signals.logs.operators.container_lines import Runtime
 from tracecore.signals.logs.operators.entry_batches import Converted, Every
 from tracecore.signals.logs.operators.line_selection import LineSelection, mended, sound
 from tracecore.signals.logs.selector import Selector, Selectors
-from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template
+from tracecore.signals.logs.tail.batch import LogBatch, RecordColumns, Template
 from tracecore.signals.logs.tail.config import FileLogConfig, codec
 from tracecore.signals.logs.tail.splitting import trimmer
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 _BLANK: Final = b" \t\r\n"
 
@@ -28,11 +28,11 @@ class Converter(Protocol):
     """Makes batches of lines."""
 
     def convert(
-        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         """Batches of these lines, and where in the file the first thing held back begins."""
 
-    def released(self) -> list[tuple[Watched, int | None]]:
+    def released(self) -> list[tuple[WatchedFile, int | None]]:
         """Other files of which something was held back that has gone out with the last lines.
 
         A line that began in a file and ended in the one that came in its place. With each where the next thing
@@ -46,7 +46,7 @@ class Converter(Protocol):
     def due(self, now: int) -> list[Converted]:
         """Return what has been held back for long enough."""
 
-    def flush(self, file: Watched, now: int) -> list[Converted]:
+    def flush(self, file: WatchedFile, now: int) -> list[Converted]:
         """Return what is held back of a file, because nothing that follows belongs to it."""
 
     def drain(self, now: int) -> list[Converted]:
@@ -90,7 +90,7 @@ class PlainLines:
         self._both = not (config.preserve_leading_whitespaces or config.preserve_trailing_whitespaces)
 
     def convert(
-        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         skipped = 0
@@ -110,9 +110,9 @@ class PlainLines:
         if template is None:
             attributes = {**file.attributes, **self._config.attributes}
             template = file.templates[""] = (Template(self._config.resource, attributes),)
-        return [Columns(file.path, template, None, bodies, None, now, skipped)], None
+        return [RecordColumns(file.path, template, None, bodies, None, now, skipped)], None
 
-    def released(self) -> list[tuple[Watched, int | None]]:
+    def released(self) -> list[tuple[WatchedFile, int | None]]:
         return []
 
     holds = False
@@ -120,7 +120,7 @@ class PlainLines:
     def due(self, now: int) -> list[Converted]:
         return []
 
-    def flush(self, file: Watched, now: int) -> list[Converted]:
+    def flush(self, file: WatchedFile, now: int) -> list[Converted]:
         return []
 
     def drain(self, now: int) -> list[Converted]:

@@ -12,12 +12,12 @@ from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.batch import LogBatch, grouped
 from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
 from tracecore.signals.logs.tail.splitting import trimmer
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 from tracecore.signals.otlp import encoding
 from tracecore.signals.record import Attributes, Log
 
 #: What `convert` and `due` give: a file, a batch, and where in the file the first thing held back begins.
-Converted = tuple[Watched, LogBatch, int | None]
+Converted = tuple[WatchedFile, LogBatch, int | None]
 
 
 class Entries:
@@ -62,7 +62,7 @@ class Entries:
         return b"".join(encoding.resource_logs(*group) for group in groups)
 
 
-class Joined:
+class JoinedBatches:
     """Batches of one file as one, in order."""
 
     __slots__ = ("_parts", "compact", "count", "notes", "path", "selected")
@@ -89,7 +89,7 @@ class Joined:
 
 def joined(parts: Sequence[LogBatch]) -> LogBatch:
     """Return one batch of some."""
-    return parts[0] if len(parts) == 1 else Joined(parts)
+    return parts[0] if len(parts) == 1 else JoinedBatches(parts)
 
 
 class Every:
@@ -102,11 +102,11 @@ class Every:
         self._trim = trimmer(config)
         self._raw = config.encoding in NOP
         self._codec = codec(config.encoding)
-        self._holding: dict[int, tuple[Watched, int]] = {}
-        self._released: list[tuple[Watched, int | None]] = []
+        self._holding: dict[int, tuple[WatchedFile, int]] = {}
+        self._released: list[tuple[WatchedFile, int | None]] = []
 
     def convert(
-        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         config = self._config
@@ -130,7 +130,7 @@ class Every:
         found = self.entries(file, entries, now)
         return found, self._hold(file)
 
-    def _hold(self, file: Watched) -> int | None:
+    def _hold(self, file: WatchedFile) -> int | None:
         """Return where the first thing begins that is held back of a file; notes what was let go of others."""
         self._holding.pop(file.ident, None)
         for other, before in list(self._holding.values()):
@@ -145,11 +145,11 @@ class Every:
             self._holding[file.ident] = (file, held)
         return held
 
-    def released(self) -> list[tuple[Watched, int | None]]:
+    def released(self) -> list[tuple[WatchedFile, int | None]]:
         found, self._released = self._released, []
         return found
 
-    def entries(self, file: Watched, entries: list[Entry], now: int) -> list[LogBatch]:
+    def entries(self, file: WatchedFile, entries: list[Entry], now: int) -> list[LogBatch]:
         """Return what becomes of entries of a file."""
         found = self._chain.process(entries, now) if entries else []
         return [Entries(file.path, found)] if found else []
@@ -161,14 +161,14 @@ class Every:
     def due(self, now: int) -> list[Converted]:
         return self._by_file(self._chain.due(now))
 
-    def flush(self, file: Watched, now: int) -> list[Converted]:
+    def flush(self, file: WatchedFile, now: int) -> list[Converted]:
         return self.drain(now) if self._chain.held(file) is not None else []
 
     def drain(self, now: int) -> list[Converted]:
         return self._by_file(self._chain.drain(now))
 
     def _by_file(self, entries: list[Entry]) -> list[Converted]:
-        files: dict[int, tuple[Watched, list[Entry]]] = {}
+        files: dict[int, tuple[WatchedFile, list[Entry]]] = {}
         for entry in entries:
             files.setdefault(id(entry.source), (entry.source, []))[1].append(entry)
         return [(file, Entries(file.path, held), self._hold(file)) for file, held in files.values()]

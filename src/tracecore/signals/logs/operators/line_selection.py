@@ -9,7 +9,7 @@ from typing import Final
 from tracecore.signals.logs.selector import Picked, Selector, Selectors
 from tracecore.signals.logs.tail.lines import Lines as Cut
 from tracecore.signals.logs.tail.lines import Starts
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 _PARTIALS: Final = (b" stdout P", b" stderr P")
 
@@ -20,7 +20,9 @@ class LineSelection:
     def __init__(self, selector: Selector | Selectors | None) -> None:
         self._selector = selector
 
-    def __call__(self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]) -> list[int] | None:
+    def __call__(
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]
+    ) -> list[int] | None:
         if self._selector is None:
             return None
         select = self._selector if callable(self._selector) else self._selector.of(file.ident)
@@ -41,7 +43,7 @@ class LineSelection:
                 after = self._follow(file, tokens, number, chosen)
         return chosen
 
-    def _follow(self, file: Watched, tokens: Sequence[bytes], number: int, chosen: list[int]) -> int:
+    def _follow(self, file: WatchedFile, tokens: Sequence[bytes], number: int, chosen: list[int]) -> int:
         """Chooses a line and those that complete it; gives the one after them."""
         while number < len(tokens):
             chosen.append(number)

@@ -79,7 +79,7 @@ class Remove(Operator):
             raise OperatorError("remove: there is no such field")
 
 
-class Filter(Operator):
+class FilterOperator(Operator):
     """`filter`: drops entries for which an expression is true, or a part of them."""
 
     def __init__(self, options: Options, failures: Failures) -> None:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from tracecore.signals.logs.tail import checkpoint
 from tracecore.signals.logs.tail.batch import LogBatch
-from tracecore.signals.logs.tail.checkpoint import Store
+from tracecore.signals.logs.tail.checkpoint import KeyValueStore
 from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.known import KnownFiles
-from tracecore.signals.logs.tail.watched import Watched
-from tracecore.signals.storage.journal import StorageError
+from tracecore.signals.logs.tail.watched import WatchedFile
+from tracecore.signals.storage.journal import JournalError
 
 
 class Receipt(Protocol):
@@ -37,17 +37,17 @@ class Arrivals:
     """
 
     def __init__(
-        self, store: Store | None, known: KnownFiles, counters: TailCounters, report: Callable[[str], Any]
+        self, store: KeyValueStore | None, known: KnownFiles, counters: TailCounters, report: Callable[[str], Any]
     ) -> None:
         self._store = store
         self._known = known
         self._counters = counters
         self._report = report
         self._lock = threading.RLock()
-        self._changed: dict[int, Watched] = {}
-        self._settled: dict[int, Watched] = {}
+        self._changed: dict[int, WatchedFile] = {}
+        self._settled: dict[int, WatchedFile] = {}
 
-    def load(self) -> list[Watched]:
+    def load(self) -> list[WatchedFile]:
         """The files that an earlier run knew."""
         if self._store is None:
             return []
@@ -57,7 +57,7 @@ class Arrivals:
             self._report(f"{wrong} stored positions made no sense and were left out")
         return files
 
-    def give(self, file: Watched, found: Sequence[LogBatch], safe: int | None) -> None:
+    def give(self, file: WatchedFile, found: Sequence[LogBatch], safe: int | None) -> None:
         """Batches of a file are handed out; the last of them carries the position.
 
         Args:
@@ -75,7 +75,7 @@ class Arrivals:
             else:
                 self._changed[file.ident] = file
 
-    def skip(self, file: Watched) -> None:
+    def skip(self, file: WatchedFile) -> None:
         """The next bytes of a file arrived before a restart: reading goes on behind them."""
         with self._lock:
             _, file.offset, file.record = file.ahead.popleft()
@@ -83,7 +83,7 @@ class Arrivals:
             file.hand_out(file.given, arrived=True)
             self._changed[file.ident] = file
 
-    def restart(self, file: Watched, offset: int) -> None:
+    def restart(self, file: WatchedFile, offset: int) -> None:
         """A file is read from another place than where reading ended; what is under way does not count any more."""
         with self._lock:
             file.offset = file.delivered = file.given = offset
@@ -91,7 +91,7 @@ class Arrivals:
             file.ahead.clear()
             self._changed[file.ident] = file
 
-    def touch(self, file: Watched) -> None:
+    def touch(self, file: WatchedFile) -> None:
         """Something about a file is new and has to be written."""
         with self._lock:
             self._changed[file.ident] = file
@@ -115,13 +115,13 @@ class Arrivals:
             if self._store is not None:
                 self._write(dict(checkpoint.changes(file for file in changed.values() if file.ident in self._known)))
 
-    def settled(self) -> list[Watched]:
+    def settled(self) -> list[WatchedFile]:
         """Files of which something has arrived since this was asked last."""
         with self._lock:
             found, self._settled = self._settled, {}
             return list(found.values())
 
-    def forget(self, files: Iterable[Watched]) -> None:
+    def forget(self, files: Iterable[WatchedFile]) -> None:
         """Positions of files that are not known any more."""
         with self._lock:
             self._write({checkpoint.forgotten(file): None for file in files if file.stored})
@@ -132,7 +132,7 @@ class Arrivals:
         try:
             self._store.update(changes)
             self._counters.checkpoints += 1
-        except StorageError as error:
+        except JournalError as error:
             self._counters.checkpoint_failures += 1
             if self._counters.checkpoint_failures == 1:
                 self._report(f"positions are not written: {error}")

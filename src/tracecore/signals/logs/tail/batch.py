@@ -61,7 +61,7 @@ class LogBatch(Protocol):
         """An OTLP export request."""
 
 
-class Columns:
+class RecordColumns:
     """Records that differ in their text and time only, and in which of a few templates they follow.
 
     Args:

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 import msgspec
 
 from tracecore.signals.logs.tail.fingerprint import Fingerprint
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 _PREFIX: Final = "file/"
 
 
-class Store(Protocol):
+class KeyValueStore(Protocol):
     """Keys and values that survive (`signals.storage.journal.Journal`)."""
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]: ...
@@ -21,7 +21,7 @@ class Store(Protocol):
     def update(self, changes: Mapping[str, bytes | None]) -> None: ...
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     """The stored position of one file: everything up to `offset` has arrived, and so have the pieces of `beyond`."""
 
     version: int
@@ -38,17 +38,17 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     beyond: tuple[tuple[int, int, int], ...] = ()
 
 
-_decoder = msgspec.msgpack.Decoder(Position)
+_decoder = msgspec.msgpack.Decoder(FilePosition)
 
 
-def load(store: Store) -> tuple[list[Watched], int]:
+def load(store: KeyValueStore) -> tuple[list[WatchedFile], int]:
     """The files that were known, oldest first, and how many entries made no sense."""
-    known: list[Watched] = []
+    known: list[WatchedFile] = []
     wrong = 0
     for key, value in store.items(_PREFIX):
         try:
             position = _decoder.decode(value)
-            file = Watched(int(key[len(_PREFIX) :]), position.path, Fingerprint(position.length, position.digest))
+            file = WatchedFile(int(key[len(_PREFIX) :]), position.path, Fingerprint(position.length, position.digest))
         except (msgspec.DecodeError, ValueError):
             wrong += 1
             continue
@@ -69,11 +69,11 @@ def load(store: Store) -> tuple[list[Watched], int]:
     return known, wrong
 
 
-def changes(files: Iterable[Watched]) -> dict[str, bytes]:
+def changes(files: Iterable[WatchedFile]) -> dict[str, bytes]:
     """Return what has to be written so that the store knows how far these files are."""
     found: dict[str, bytes] = {}
     for file in files:
-        position = Position(
+        position = FilePosition(
             1,
             file.path,
             file.fingerprint.length,
@@ -94,7 +94,7 @@ def changes(files: Iterable[Watched]) -> dict[str, bytes]:
     return found
 
 
-def _ordered(position: Position) -> bool:
+def _ordered(position: FilePosition) -> bool:
     """Return whether what arrived ahead lies behind the offset, in order and apart."""
     at = position.offset
     for start, end, _ in position.beyond:
@@ -104,6 +104,6 @@ def _ordered(position: Position) -> bool:
     return True
 
 
-def forgotten(file: Watched) -> str:
+def forgotten(file: WatchedFile) -> str:
     """The key of a file that is to be forgotten."""
     return f"{_PREFIX}{file.ident}"

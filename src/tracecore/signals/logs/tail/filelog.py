@@ -23,13 +23,13 @@ from tracecore.signals.logs.operators.conversion import converter
 from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
-from tracecore.signals.logs.tail.checkpoint import Store
+from tracecore.signals.logs.tail.checkpoint import KeyValueStore
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.known import KnownFiles
 from tracecore.signals.logs.tail.places import Places
 from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
-from tracecore.signals.logs.tail.watched import Watched, delete
+from tracecore.signals.logs.tail.watched import WatchedFile, delete
 from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
@@ -69,7 +69,7 @@ class FileLog:
     def __init__(
         self,
         config: FileLogConfig,
-        store: Store | None,
+        store: KeyValueStore | None,
         clock: Callable[[], int],
         report: Callable[[str], Any] = lambda text: None,
         confirmed: bool = False,
@@ -90,7 +90,7 @@ class FileLog:
         made = converter(config, self.counters, selector)
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
-        self._queue: collections.deque[Watched] = collections.deque()
+        self._queue: collections.deque[WatchedFile] = collections.deque()
         self._given: list[LogBatch] = []
         self._next_look = 0
         self._again = False

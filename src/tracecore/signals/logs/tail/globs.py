@@ -107,7 +107,7 @@ def expression(part: str) -> str:
 Listing: TypeAlias = tuple[tuple[str, bool], ...]
 
 
-class Matcher:
+class GlobMatcher:
     """Whether a path matches one of some globs."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ class Finder:
     def __init__(self, include: Sequence[str], exclude: Sequence[str] = (), watches: Watches | None = None) -> None:
         self._patterns = [_parts(one) for pattern in include for one in alternatives(pattern)]
         self._states = [(number, at) for number, (_, parts) in enumerate(self._patterns) for at in range(len(parts))]
-        self._excluded = Matcher(exclude)
+        self._excluded = GlobMatcher(exclude)
         self._watches = watches
         self._listings: dict[str, tuple[int, int, Listing]] = {}
         self._matched: dict[tuple[str, int, int], tuple[Listing, tuple[str, ...]]] = {}

@@ -27,7 +27,7 @@ _HEADER: Final = struct.Struct("iIII")
 _AT_ONCE: Final = 1 << 16
 
 
-class Event(NamedTuple):
+class InotifyEvent(NamedTuple):
     """Something happened.
 
     Args:
@@ -77,7 +77,7 @@ class Inotify:
         """Watch it no longer; nothing happens where it is gone already."""
         self._remove(self._fd, number)
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[InotifyEvent]:
         """Return what was announced since the last time, each once."""
         found: dict[bytes, None] = {}
         while True:
@@ -94,7 +94,7 @@ class Inotify:
         events = []
         for one in found:
             number, mask, _, _ = _HEADER.unpack_from(one)
-            events.append(Event(number, mask, os.fsdecode(one[16:].rstrip(b"\0"))))
+            events.append(InotifyEvent(number, mask, os.fsdecode(one[16:].rstrip(b"\0"))))
         return events
 
     def wait(self, seconds: float) -> bool:

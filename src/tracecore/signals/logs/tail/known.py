@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracecore.signals.logs.tail.fingerprint import Fingerprint, digest
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 #: How much of two files that begin alike is compared, and in which pieces.
 COMPARED: Final = 1 << 20
@@ -23,10 +23,10 @@ class KnownFiles:
 
     def __init__(self, fingerprint_size: int) -> None:
         self._size = fingerprint_size
-        self._files: dict[int, Watched] = {}
-        self._by_length: dict[int, dict[bytes, list[Watched]]] = {}
+        self._files: dict[int, WatchedFile] = {}
+        self._by_length: dict[int, dict[bytes, list[WatchedFile]]] = {}
 
-    def __iter__(self) -> Iterator[Watched]:
+    def __iter__(self) -> Iterator[WatchedFile]:
         return iter(self._files.values())
 
     def __contains__(self, ident: int) -> bool:
@@ -35,26 +35,26 @@ class KnownFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def add(self, file: Watched) -> None:
+    def add(self, file: WatchedFile) -> None:
         self._files[file.ident] = file
         self._by_length.setdefault(file.fingerprint.length, {}).setdefault(file.fingerprint.digest, []).append(file)
 
-    def remove(self, file: Watched) -> None:
+    def remove(self, file: WatchedFile) -> None:
         del self._files[file.ident]
         self._unlist(file)
 
-    def grow(self, file: Watched, fingerprint: Fingerprint) -> None:
+    def grow(self, file: WatchedFile, fingerprint: Fingerprint) -> None:
         """More of the file's beginning is known."""
         self._unlist(file)
         file.fingerprint = fingerprint
         self._by_length.setdefault(fingerprint.length, {}).setdefault(fingerprint.digest, []).append(file)
 
-    def equals(self, fingerprint: Fingerprint) -> list[Watched]:
+    def equals(self, fingerprint: Fingerprint) -> list[WatchedFile]:
         """Files with this beginning that are at a path."""
         alike = self._by_length.get(fingerprint.length, {}).get(fingerprint.digest, ())
         return [file for file in alike if file.placed]
 
-    def match(self, data: bytes, device: int, inode: int) -> Watched | None:
+    def match(self, data: bytes, device: int, inode: int) -> WatchedFile | None:
         """The file that begins like this and is at no path: the longest beginning first."""
         for length in sorted(self._by_length, reverse=True):
             if 0 < length <= len(data):
@@ -64,7 +64,7 @@ class KnownFiles:
                     return next((f for f in free if f.device == device and f.inode == inode), free[-1])
         return None
 
-    def _unlist(self, file: Watched) -> None:
+    def _unlist(self, file: WatchedFile) -> None:
         by_digest = self._by_length[file.fingerprint.length]
         files = by_digest[file.fingerprint.digest]
         files.remove(file)

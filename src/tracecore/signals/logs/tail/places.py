@@ -22,9 +22,9 @@ from tracecore.signals.logs.tail.globs import Finder
 from tracecore.signals.logs.tail.known import KnownFiles, differ
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
-from tracecore.signals.logs.tail.schedule import SAFETY, LookSchedule, Place
+from tracecore.signals.logs.tail.schedule import SAFETY, LookSchedule, MatchedPath
 from tracecore.signals.logs.tail.unlinked_files import UnlinkedFiles
-from tracecore.signals.logs.tail.watched import Watched, delete, file_attributes
+from tracecore.signals.logs.tail.watched import WatchedFile, delete, file_attributes
 from tracecore.signals.logs.tail.watches import Watches
 
 #: Looking for new files may take this part of the time.
@@ -58,7 +58,7 @@ class Places:
         counters: TailCounters,
         clock: Callable[[], int],
         report: Callable[[str], Any],
-        loaded: list[Watched],
+        loaded: list[WatchedFile],
         watches: Watches | None = None,
     ) -> None:
         self._config = config
@@ -69,14 +69,14 @@ class Places:
         self._report = report
         self._watches = watches
         self._finder = Finder(config.include, config.exclude, watches)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, MatchedPath] = {}
         self._schedule = LookSchedule(watches)
-        self._grew: dict[str, Place] = {}  # at the last look
-        self._suspects: dict[str, Place] = {}  # changed although nothing was announced
+        self._grew: dict[str, MatchedPath] = {}  # at the last look
+        self._suspects: dict[str, MatchedPath] = {}  # changed although nothing was announced
         self._unlinked = UnlinkedFiles(config)
-        self._unread: dict[str, Place] = {}  # cannot be read
+        self._unread: dict[str, MatchedPath] = {}  # cannot be read
         self._rotated_above = config.rotated_above
-        self._large: dict[int, Watched] = {}  # larger than rotation would let them become
+        self._large: dict[int, WatchedFile] = {}  # larger than rotation would let them become
         self._opened = False
         #: Some places have to wait until files are closed again.
         self.crowded = False
@@ -134,7 +134,7 @@ class Places:
         """Return whether nothing has to be looked at before something is announced."""
         return not (self._unlinked.open or self._fickle or self._finder.stale) and self._schedule.quiet
 
-    def look(self, now: int, *, again: bool = False) -> list[Watched]:
+    def look(self, now: int, *, again: bool = False) -> list[WatchedFile]:
         """Looks around; gives the files in which there is something to read, in the order to read them in.
 
         Args:
@@ -146,8 +146,8 @@ class Places:
         if not again:
             searched = self._searched(now)
         due, self._grew = list(self._grew.values()) if again else self._schedule.due(now, self._places), {}
-        unclear: list[Place] = []
-        reads: list[Watched] = []
+        unclear: list[MatchedPath] = []
+        reads: list[WatchedFile] = []
         for place in due:
             self._visit(place, now, unclear, reads)
         most = max(self._config.max_concurrent_files // 2, 1)
@@ -221,7 +221,7 @@ class Places:
         for path in paths:
             place = known.pop(path, None)
             if place is None:
-                self._schedule.busy[path] = place = Place(path, now, self._looks)
+                self._schedule.busy[path] = place = MatchedPath(path, now, self._looks)
             self._places[path] = place
         for place in known.values():
             self._vanish(place)
@@ -237,14 +237,14 @@ class Places:
         self._next_find = now + min(took * SHARE, (10 if self._finder.stale else 1) * SECOND)
         self._next_announced_find = now + min(took * REST, LONGEST_REST)
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: MatchedPath) -> None:
         """Note that the file of a place is not there any more."""
         if place.file is not None:
             place.file.placed = False
             self._unlinked.add(place.file)
             place.file = None
 
-    def _vanish(self, place: Place) -> None:
+    def _vanish(self, place: MatchedPath) -> None:
         """A place is empty: if what was there was never opened, it may be lost."""
         if (
             place.file is None
@@ -271,7 +271,7 @@ class Places:
                 self._counters.bytes_out_of_reach += size
                 self._report(f"{path} was deleted before it could be opened: {size} bytes at least are lost")
 
-    def _visit(self, place: Place, now: int, unclear: list[Place], reads: list[Watched]) -> None:
+    def _visit(self, place: MatchedPath, now: int, unclear: list[MatchedPath], reads: list[WatchedFile]) -> None:
         try:
             status = os.stat(place.path)
         except OSError as error:
@@ -306,7 +306,7 @@ class Places:
             return
         self._claim(file, place, status, now, reads)
 
-    def _same(self, file: Watched, place: Place) -> bool:
+    def _same(self, file: WatchedFile, place: MatchedPath) -> bool:
         """Return whether a file that changed still begins as it did."""
         if file.fd is None:
             fd = self._open(place)
@@ -323,7 +323,7 @@ class Places:
             self._known.grow(file, fingerprint.of(data))
         return True
 
-    def _identify(self, place: Place, now: int, reads: list[Watched]) -> None:
+    def _identify(self, place: MatchedPath, now: int, reads: list[WatchedFile]) -> None:
         """Decide which file is at a place where another one was, or none."""
         fd = self._open(place)
         if fd is None:
@@ -345,7 +345,7 @@ class Places:
             return
         file = self._known.match(data, status.st_dev, status.st_ino) if twin is None else None
         if file is None:
-            file = Watched(self._next_ident, place.path, fingerprint.of(data))
+            file = WatchedFile(self._next_ident, place.path, fingerprint.of(data))
             self._next_ident += 1
             file.compressed = compressed
             file.flush_since = now
@@ -372,7 +372,7 @@ class Places:
         self._arrivals.touch(file)
         self._claim(file, place, status, now, reads)
 
-    def _apart(self, file: Watched, place: Place, status: os.stat_result) -> bool:
+    def _apart(self, file: WatchedFile, place: MatchedPath, status: os.stat_result) -> bool:
         """Whether a file is another one than a known one that has the same beginning, although they may be equal.
 
         A copy is made of a file that was there before, and beside it. Two that come at once, each in a place of its
@@ -382,13 +382,13 @@ class Places:
             return False
         return self._fresh or os.path.dirname(file.path) != os.path.dirname(place.path)
 
-    def _start_at_end(self, file: Watched, size: int) -> None:
+    def _start_at_end(self, file: WatchedFile, size: int) -> None:
         if file.compressed:
             file.base = size
         else:
             self._arrivals.restart(file, size)
 
-    def _adopt(self, file: Watched, data: bytes, compressed: bool) -> None:
+    def _adopt(self, file: WatchedFile, data: bytes, compressed: bool) -> None:
         """A known file was found again, perhaps in another place, perhaps compressed since."""
         if len(data) > file.fingerprint.length:
             self._known.grow(file, fingerprint.of(data))
@@ -398,7 +398,9 @@ class Places:
             file.base = 0
             file.compressed = compressed
 
-    def _claim(self, file: Watched, place: Place, status: os.stat_result, now: int, reads: list[Watched]) -> None:
+    def _claim(
+        self, file: WatchedFile, place: MatchedPath, status: os.stat_result, now: int, reads: list[WatchedFile]
+    ) -> None:
         file.unclaimed = file.lost_since = 0
         if file.path != place.path or not file.attributes:
             file.templates.clear()
@@ -414,7 +416,7 @@ class Places:
         elif self._config.delete_after_read and status.st_size == file.offset == file.delivered:
             delete(file, self._report)
 
-    def _grown(self, file: Watched, status: os.stat_result, now: int) -> None:
+    def _grown(self, file: WatchedFile, status: os.stat_result, now: int) -> None:
         file.size = file.target = status.st_size
         file.changed = now
         if not self._rotated_above or status.st_size <= self._rotated_above:
@@ -423,7 +425,7 @@ class Places:
             self._large[file.ident] = file
             file.large_since = now
 
-    def lost(self, now: int) -> list[Watched]:
+    def lost(self, now: int) -> list[WatchedFile]:
         """Files that are open and have no path any more, moved or deleted: what is left in them is read."""
         return self._unlinked.growing(now)
 
@@ -451,7 +453,7 @@ class Places:
         if gone:
             self._arrivals.forget(gone)
 
-    def _open(self, place: Place) -> int | None:
+    def _open(self, place: MatchedPath) -> int | None:
         """Opens the file at a place; None where that is impossible."""
         try:
             fd = os.open(place.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -474,13 +476,13 @@ class Places:
             self._report(f"{place.path} can be read now")
         return fd
 
-    def _unreadable(self, place: Place, error: OSError) -> None:
+    def _unreadable(self, place: MatchedPath, error: OSError) -> None:
         if place.path not in self._unread:
             self._unread[place.path] = place
             self._counters.unreadable += 1
             self._report(f"{place.path} cannot be read: {error.strerror}")
 
-    def _differs(self, twin: Watched, fd: int, length: int) -> bool:
+    def _differs(self, twin: WatchedFile, fd: int, length: int) -> bool:
         """Whether two files with the same fingerprint are different all the same, because they go on differently."""
         if length < self._config.fingerprint_size or twin.compressed:
             return False

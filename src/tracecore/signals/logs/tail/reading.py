@@ -13,7 +13,7 @@ from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.splitting import splitter
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 #: Bytes read at once: a position is written for each such piece, and a kill doubles no more than pieces under way.
 READ: Final = 1 << 17
@@ -54,7 +54,7 @@ class Reading:
         self._most = 1 << 62 if unlimited else config.max_log_size
         self._split = splitter(config, scanned=piece > READ)
 
-    def read(self, file: Watched, now: int, batches: list[LogBatch]) -> tuple[int, bool]:
+    def read(self, file: WatchedFile, now: int, batches: list[LogBatch]) -> tuple[int, bool]:
         """Reads a piece of a file; gives how many bytes, and whether there is more to read at once."""
         config = self._config
         if file.fd is None:
@@ -123,20 +123,20 @@ class Reading:
         more = bool(consumed) and (border or not at_end or rest >= config.max_log_size)
         return len(data), more
 
-    def _to_line_end(self, file: Watched, want: int) -> int:
+    def _to_line_end(self, file: WatchedFile, want: int) -> int:
         """Return how much of a large piece ends with a line: what has no rest need not be copied."""
         if file.compressed or file.fd is None or file.offset + want >= file.target:
             return want
         last = os.pread(file.fd, LAST, file.offset + want - LAST).rfind(b"\n")
         return want - LAST + last + 1 if last >= 0 else want
 
-    def _skip(self, file: Watched, now: int, batches: list[LogBatch]) -> None:
+    def _skip(self, file: WatchedFile, now: int, batches: list[LogBatch]) -> None:
         """Goes on behind what arrived before a restart; nothing before it belongs to what comes after."""
         for held, batch, safe in self._converter.flush(file, now):
             self._give(held, [batch], safe, batches)
         self._arrivals.skip(file)
 
-    def _unchanged(self, file: Watched) -> bool:
+    def _unchanged(self, file: WatchedFile) -> bool:
         """Return whether a file still begins as it did: then what was just read of it is what was written there."""
         assert file.fd is not None
         known = file.fingerprint
@@ -157,14 +157,14 @@ class Reading:
         for file, batch, safe in self._converter.drain(now):
             self._give(file, [batch], safe, batches)
 
-    def _give(self, file: Watched, found: Sequence[LogBatch], safe: int | None, batches: list[LogBatch]) -> None:
+    def _give(self, file: WatchedFile, found: Sequence[LogBatch], safe: int | None, batches: list[LogBatch]) -> None:
         for batch in found:
             self._counters.records += batch.count
             batches.append(batch)
         self._arrivals.give(file, found, safe)
 
     def _bounded(
-        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]
+        self, file: WatchedFile, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]
     ) -> tuple[Sequence[bytes], Sequence[int], int]:
         """Entries no longer than allowed, and up to where they go."""
         most = self._config.max_log_size
@@ -188,7 +188,7 @@ class Reading:
             return [data[:most]], [0, most], most
         return tokens, starts, consumed
 
-    def _flushed(self, file: Watched, rest: int, now: int) -> bool:
+    def _flushed(self, file: WatchedFile, rest: int, now: int) -> bool:
         """Return whether what stands after the last line end is to be given out."""
         if file.compressed or self._config.delete_after_read:
             return True

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tracecore.signals.logs.tail.config import SECOND
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 from tracecore.signals.logs.tail.watches import Watches
 
 #: A file that did not change for so long is looked at in turns.
@@ -25,7 +25,7 @@ LONGEST: Final = SECOND
 SAFETY: Final = 60 * SECOND
 
 
-class Place:
+class MatchedPath:
     """A path that matches, and which file was found there."""
 
     __slots__ = (
@@ -36,7 +36,7 @@ class Place:
     def __init__(self, path: str, now: int, look: int) -> None:
         self.path = path
         self.born = look
-        self.file: Watched | None = None
+        self.file: WatchedFile | None = None
         self.status: tuple[int, int, int, int] | None = None
         self.changed = now
         self.gone = False
@@ -61,11 +61,11 @@ class LookSchedule:
 
     def __init__(self, watches: Watches | None) -> None:
         self._watches = watches
-        self.busy: dict[str, Place] = {}
-        self.unasked: dict[str, Place] = {}
+        self.busy: dict[str, MatchedPath] = {}
+        self.unasked: dict[str, MatchedPath] = {}
         # The others are looked at often, or, where changes are announced, seldom.
-        self._idle: collections.deque[Place] = collections.deque()
-        self._calm: collections.deque[Place] = collections.deque()
+        self._idle: collections.deque[MatchedPath] = collections.deque()
+        self._calm: collections.deque[MatchedPath] = collections.deque()
         self._turned = 0  # when some had their turn
 
     def polled(self, count: int) -> int:
@@ -81,7 +81,7 @@ class LookSchedule:
         """Return whether no place has to be looked at before something is announced."""
         return not self._idle and all(map(self._announced, self.busy.values()))
 
-    def due(self, now: int, places: Mapping[str, Place]) -> list[Place]:
+    def due(self, now: int, places: Mapping[str, MatchedPath]) -> list[MatchedPath]:
         """Return the places to look at: all that are new or busy, in their order, and some of the others."""
         if self._watches is None or not self._watches.alive:
             self._idle += self._calm
@@ -102,9 +102,9 @@ class LookSchedule:
             due = [place for place in places.values() if place.path in self.busy]
         return due
 
-    def _turns(self, places: collections.deque[Place], count: int) -> dict[str, Place]:
+    def _turns(self, places: collections.deque[MatchedPath], count: int) -> dict[str, MatchedPath]:
         """Give some their turn; return those that changed, or have to be looked at otherwise from now on."""
-        found: dict[str, Place] = {}
+        found: dict[str, MatchedPath] = {}
         announced = places is self._calm
         many = not announced and len(places) * TURN > SECOND
         for _ in range(min(len(places), count)):
@@ -122,7 +122,7 @@ class LookSchedule:
                 self.busy[place.path] = found[place.path] = place
         return found
 
-    def _announced(self, place: Place) -> bool:
+    def _announced(self, place: MatchedPath) -> bool:
         """Return whether it is enough to look at a place when something happens there."""
         if self._watches is None or place.silent or place.links != 1 or not place.status:
             return False
@@ -131,7 +131,7 @@ class LookSchedule:
         return not waits and self._watches.covers(place.path)
 
 
-def _unchanged(place: Place) -> bool:
+def _unchanged(place: MatchedPath) -> bool:
     """Return whether a place is as it was, and nothing of what is there waits to be read."""
     try:
         status = os.stat(place.path)

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracecore.signals.logs.tail import fingerprint
 from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import WatchedFile
 
 #: A file without a path is held open until it has not grown for so long.
 LOST: Final = 10 * SECOND
@@ -29,17 +29,17 @@ class UnlinkedFiles:
 
     def __init__(self, config: FileLogConfig) -> None:
         self._config = config
-        self._files: dict[int, Watched] = {}
+        self._files: dict[int, WatchedFile] = {}
         #: Those of them that may be open, and those that are not remembered for long.
-        self._open: dict[int, Watched] = {}
-        self._brief: dict[int, Watched] = {}
+        self._open: dict[int, WatchedFile] = {}
+        self._brief: dict[int, WatchedFile] = {}
 
     @property
     def open(self) -> bool:
         """Return whether some may still be written to."""
         return bool(self._open)
 
-    def add(self, file: Watched) -> None:
+    def add(self, file: WatchedFile) -> None:
         """It has no path any more."""
         self._files[file.ident] = file
         if file.fd is not None:
@@ -47,12 +47,12 @@ class UnlinkedFiles:
         if file.fingerprint.length < self._config.fingerprint_size:
             self._brief[file.ident] = file
 
-    def remove(self, file: Watched) -> None:
+    def remove(self, file: WatchedFile) -> None:
         """It was found at a path, or is forgotten."""
         for held in (self._files, self._open, self._brief):
             held.pop(file.ident, None)
 
-    def growing(self, now: int) -> list[Watched]:
+    def growing(self, now: int) -> list[WatchedFile]:
         """Return the open files in which something is left to read."""
         found = []
         for file in list(self._open.values()):
@@ -84,9 +84,9 @@ class UnlinkedFiles:
             if file.fd is not None and not file.compressed and (left := _unlinked_size(file.fd) - file.delivered) > 0
         }
 
-    def gone(self) -> list[Watched]:
+    def gone(self) -> list[WatchedFile]:
         """Return the files to forget: they cannot be found again, or are too many."""
-        old: list[Watched] = []
+        old: list[WatchedFile] = []
         for file in self._brief.values():
             if file.fd is None and not file.outstanding:
                 file.unclaimed += 1

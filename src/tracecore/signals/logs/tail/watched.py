@@ -19,7 +19,7 @@ from tracecore.signals.record import Value
 MOST_AHEAD: Final = 512
 
 
-class Note:
+class HandedOut:
     """Something that was handed out.
 
     Args:
@@ -38,7 +38,7 @@ class Note:
         self.arrived = arrived
 
 
-class Watched:
+class WatchedFile:
     """One file, wherever it is now.
 
     `offset` counts bytes of what is read: of the file itself, or of what it holds when it is compressed; then `base` is
@@ -80,7 +80,7 @@ class Watched:
         self.unclaimed = 0  # looks since it was not any more
         self.large_since = 0  # when it was found to be larger than rotation would let it become
         self.lost_since = 0  # when it was found to have no path
-        self.outstanding: collections.deque[Note] = collections.deque()  # what was handed out, in order
+        self.outstanding: collections.deque[HandedOut] = collections.deque()  # what was handed out, in order
         # What arrived before a restart and lies further on: where it begins and ends, and the entries up to there.
         self.ahead: collections.deque[tuple[int, int, int]] = collections.deque()
         self.attributes: dict[str, Value] = {}
@@ -108,14 +108,14 @@ class Watched:
             self.fd = None
         self.inflation = None
 
-    def hand_out(self, end: int, arrived: bool = False) -> Note:
+    def hand_out(self, end: int, arrived: bool = False) -> HandedOut:
         """Notes that everything up to here was given out.
 
         Args:
             end: up to where.
             arrived: nothing was given out, so nothing has to arrive.
         """
-        note = Note(end, self.record, self.skipping, arrived)
+        note = HandedOut(end, self.record, self.skipping, arrived)
         self.outstanding.append(note)
         return note
 
@@ -186,7 +186,7 @@ def _group(number: int) -> str:
         return str(number)
 
 
-def delete(file: Watched, report: Callable[[str], Any]) -> None:
+def delete(file: WatchedFile, report: Callable[[str], Any]) -> None:
     """Delete a file that was read."""
     try:
         os.unlink(file.path)

@@ -27,7 +27,7 @@ SHARE: Final = 2
 _LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
-class Changes(msgspec.Struct):
+class WatchedChanges(msgspec.Struct):
     """Changes that the kernel announced.
 
     Args:
@@ -185,9 +185,9 @@ class Watches:
             directory(steps[-1]) in self._with_files and all(directory(step) in self._numbers for step in steps)
         )
 
-    def read(self) -> Changes:
+    def read(self) -> WatchedChanges:
         """Return what was announced since the last time."""
-        changes = Changes(replaced=self._replaced)
+        changes = WatchedChanges(replaced=self._replaced)
         self._replaced = set()
         for number, mask, name in self._inotify.read() if self._inotify is not None else ():
             if mask & inotify.OVERFLOW:
@@ -211,7 +211,7 @@ class Watches:
                     changes.named |= paths
         return changes
 
-    def _named(self, held: str, name: str, mask: int, changes: Changes) -> None:
+    def _named(self, held: str, name: str, mask: int, changes: WatchedChanges) -> None:
         path = held + name
         paths = dict.fromkeys((path, *self._led.get(path, ())))
         changes.paths |= paths

@@ -1,0 +1,170 @@
+"""The compiled part: passes over the bytes of a block of lines, in C, with which logs are read twice as fast.
+
+It is optional. Whoever has a function here has the same in numpy, and uses that where `part` is None: where no compiler
+was found as the package was built (`hatch_build.py`), or where TRACECORE_PURE_PYTHON is set. Tests compare the two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from zlib import crc32
+
+from tracecore.signals.arrays import np
+
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+SOURCE: Final = Path(__file__).parent / "lines.c"
+LIBRARY: Final = SOURCE.with_suffix(".so")
+#: The same line has another key in another process, so nobody can write lines that share one.
+_SEED: Final = int.from_bytes(os.urandom(8), "little")
+_DROPPED, _DIGIT = 1, 2
+_NONE: Final = np.zeros(0, np.uint8)
+
+
+class Compiled:
+    """The functions of the compiled part.
+
+    Args:
+        path: of the library.
+    """
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        pointer, number, byte, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint8, ctypes.c_uint64
+        text = ctypes.c_char_p, number
+        library.source.restype = ctypes.c_uint32
+        if library.source() != crc32(SOURCE.read_bytes()):
+            raise OSError(f"{path} was compiled from another source")
+
+        def function(name: str, *arguments: Any) -> Any:
+            found = getattr(library, name)
+            found.argtypes, found.restype = arguments, number
+            return found
+
+        self._line_ends = function("line_ends", *text, pointer, number)
+        self._find = function("find", *text, number, *text)
+        self._lined = function("lined", *text, pointer, number)
+        self._joined = function("joined", *text, pointer, pointer, number, pointer, number)
+        self._plain = function("plain", *text, ctypes.c_int, byte, pointer, number)
+        self._masked = function("masked", *text, pointer, ctypes.c_int, pointer, number)
+        self._keyed = function("keyed", *text, pointer, number, pointer, word, pointer, number, *[pointer] * 3, number)
+        self._read = function(
+            "read_columns", *text, pointer, pointer, number, pointer, number, *[pointer] * 4, *[pointer] * 8
+        )
+        self._kinds: dict[bytes, Any] = {}
+        #: Memory for what is not known to be small, of each thread: to fetch it anew costs more than to fill it.
+        self._kept = threading.local()
+
+    def _room(self, count: int, kind: Any) -> np.ndarray[tuple[int], np.dtype[Any]]:
+        size = count * np.dtype(kind).itemsize
+        if getattr(self._kept, "room", _NONE).nbytes < size:
+            self._kept.room = np.empty(size, np.uint8)
+        room: np.ndarray[tuple[int], np.dtype[Any]] = self._kept.room[:size].view(kind)
+        return room
+
+    def line_ends(self, text: bytes) -> Array:
+        """Return where the newlines of a text are."""
+        places = self._room(len(text), np.int64)
+        return places[: _sized(self._line_ends(text, len(text), places.ctypes.data, len(places)))].copy()
+
+    def find(self, text: bytes, literal: bytes, begin: int = 0) -> int:
+        """Return the first place of a literal; `bytes.find` takes several times as long."""
+        place: int = self._find(text, len(text), begin, literal, len(literal))
+        return place
+
+    def lined(self, text: bytes) -> bytes:
+        """Return a text in which carriage returns are newlines, or spaces before one."""
+        out = self._room(len(text), np.uint8)
+        _sized(self._lined(text, len(text), out.ctypes.data, len(out)))
+        return out.tobytes()
+
+    def joined(self, text: bytes, starts: Array, stops: Array) -> bytes:
+        """Return stretches of a text, a newline after each but the last."""
+        if not len(starts):
+            return b""
+        out = self._room(int((stops - starts).sum()) + len(starts), np.uint8)
+        starts, stops = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
+        spans = starts.ctypes.data, stops.ctypes.data, len(starts)
+        return out[: _sized(self._joined(text, len(text), *spans, out.ctypes.data, len(out))) - 1].tobytes()
+
+    def plain(self, text: bytes, escaped: bool, line_break: int) -> bytes:
+        """Return a text without escapes of JSON, terminal codes and NULs."""
+        out = self._room(len(text), np.uint8)
+        return out[: _sized(self._plain(text, len(text), escaped, line_break, out.ctypes.data, len(out)))].tobytes()
+
+    def masked(self, text: bytes, named: Any) -> bytes:
+        """Return a text without words that are not named, and without identifiers.
+
+        Args:
+            named: by the first bits of a word's hash.
+        """
+        out = self._room(len(text), np.uint8)
+        bits = len(named).bit_length() - 1
+        _sized(self._masked(text, len(text), named.ctypes.data, bits, out.ctypes.data, len(out)))
+        return out.tobytes()
+
+    def keyed(self, text: bytes, ends: Array, dropped: bytes) -> tuple[Array, Array, Any]:
+        """Return the key of each line, its first number, and where each number begins and ends.
+
+        Args:
+            ends: where the lines end.
+            dropped: what the key leaves out.
+        """
+        kinds = self._kinds.get(dropped)
+        if kinds is None:
+            kinds = self._kinds[dropped] = np.zeros(256, np.uint8)
+            kinds[list(dropped)] |= _DROPPED
+            kinds[list(b"0123456789")] |= _DIGIT
+        ends = np.ascontiguousarray(ends, np.int64)
+        longest = int(np.diff(ends, prepend=-1).max(initial=0)) + 8
+        scratch, keys = np.empty(longest, np.uint8), np.empty(len(ends), np.int64)
+        first, edges = np.empty(len(ends) + 1, np.int64), self._room(len(text) + 2, np.int32)
+        given = ends.ctypes.data, len(ends), kinds.ctypes.data, _SEED, scratch.ctypes.data, longest
+        made = keys.ctypes.data, first.ctypes.data, edges.ctypes.data, len(edges)
+        return keys, first, edges[: 2 * _sized(self._keyed(text, len(text), *given, *made))].copy()
+
+    def read(
+        self, text: bytes, edges: Any, first: Array, variants: Array, tables: Sequence[Any]
+    ) -> tuple[list[Any], Array]:
+        """Return the columns of lines of known variants, and the lines whose numbers are not those of their variant.
+
+        Args:
+            edges: as of `keyed`.
+            first: as of `keyed`.
+            variants: of each line; below 0 for none.
+            tables: of the variants, as `Rows` has them.
+        """
+        lines = len(variants)
+        assert len(first) == lines + 1
+        variants = np.ascontiguousarray(variants, np.int64)
+        columns: list[Any] = [np.empty(lines, np.float64 if place == 3 else np.int64) for place in range(7)]
+        wrongs = np.zeros(1, np.int64)
+        given = edges.ctypes.data, first.ctypes.data, lines, variants.ctypes.data, len(tables[0])
+        pointers = [array.ctypes.data for array in (*tables, *columns, wrongs)]
+        count = _sized(self._read(text, len(text), *given, *pointers))
+        *found, wrong = columns
+        return [column[:count] for column in found], wrong[: int(wrongs[0])]
+
+
+def _sized(count: int) -> int:
+    if count < 0:
+        raise ValueError("a block of lines is not what it was said to be")
+    return count
+
+
+def load(path: Path = LIBRARY) -> Compiled | None:
+    """The compiled part; None if there is none, or one of another machine or of another source."""
+    if os.environ.get("TRACECORE_PURE_PYTHON") or not path.exists():
+        return None
+    try:
+        return Compiled(path)
+    except (OSError, AttributeError):
+        return None
+
+
+part: Final = load()

@@ -1,0 +1,102 @@
+"""A process survived a failure if it goes on: by a step, by its end, or by what it says of its run."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracecore.engine.window import FactWindow
+from tracecore.facts.fact import Fact
+from tracecore.facts.process import ExceptionRaised, ExitStatus, LauncherFailure
+from tracecore.facts.training import Progress, RunFinished
+from tracecore.patterns.worker_crash.aftermath import Aftermath
+from tracecore.patterns.worker_crash.process_facts import ProcessFacts
+from tracecore.signals.record import Source
+
+SECOND = 1_000_000_000
+MEMORY = 100
+FAILED = 1000
+
+
+def where(time: float, offset: int = 0, path: str = "rank1.log", rank: int | None = 1) -> dict[str, object]:
+    return {"time": round(time * SECOND), "source": Source(path=path, offset=offset), "rank": rank}
+
+
+def step(time: float, offset: int = 60, path: str = "rank1.log", **more: object) -> Progress:
+    return Progress(**{**where(time, offset, path), "step": 5, **more})
+
+
+def finished(time: float, offset: int = 60, path: str = "rank1.log", **more: object) -> RunFinished:
+    return RunFinished(**{**where(time, offset, path), **more})
+
+
+def ended(code: int, time: float = FAILED, **more: object) -> ExitStatus:
+    return ExitStatus(exit_code=code, **{**where(time, path="exit_codes.json"), **more})
+
+
+LAUNCHED = LauncherFailure(launcher="torchrun", **where(FAILED, path="launcher.log", rank=0))
+
+
+@pytest.mark.parametrize(
+    ("others", "survived"),
+    [
+        ([], False),
+        # A step of the same process after it: in one file by its place, else by its time.
+        ([step(FAILED + 1)], True),
+        ([step(FAILED)], True),
+        ([step(FAILED, offset=40)], False),
+        ([step(FAILED - 1)], False),
+        ([step(FAILED, path="other.log")], False),
+        ([step(FAILED + 1, path="other.log")], True),
+        ([step(FAILED + 1, path="other.log", approximate=True)], False),
+        ([step(FAILED + MEMORY)], True),
+        ([step(FAILED + MEMORY + 1)], False),
+        ([step(FAILED + 1, rank=2)], False),
+        ([step(FAILED + 1, attempt=1)], False),
+        # The end of its run, in the same file after it, or in another where one of them has no times.
+        ([finished(FAILED + 1)], True),
+        ([finished(FAILED + 1, offset=40)], False),
+        ([finished(FAILED - 1, path="other.log")], False),
+        ([finished(FAILED - 1, path="other.log", approximate=True)], True),
+        ([finished(FAILED - MEMORY - 1, path="other.log", approximate=True)], False),
+        ([finished(FAILED + MEMORY + 1)], False),
+        ([finished(FAILED + 1, rank=2)], False),
+        # It exited with 0, and no launcher speaks of a failure.
+        ([ended(0)], True),
+        ([ended(1)], False),
+        ([ended(0), ended(1)], False),
+        ([ended(0, alive=True)], False),
+        ([ended(0), LAUNCHED], False),
+        ([ended(0, time=FAILED + MEMORY + 1)], False),
+    ],
+)
+def test_a_process_goes_on(others: list[Fact], survived: bool) -> None:
+    failure = ExceptionRaised(type="ValueError", **where(FAILED, offset=50))
+    window = FactWindow(("j", ""), 2 * SECOND)
+    for fact in (failure, *others):
+        window.add(fact)
+    aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
+    assert aftermath.survived(failure) is survived
+
+
+@pytest.mark.parametrize(
+    ("steps", "survived"),
+    [
+        ([], False),
+        # When one process is gone, the others may report one more step.
+        ([(FAILED - 1, 7), (FAILED + 1, 8)], False),
+        ([(FAILED - 1, 7), (FAILED + 1, 9)], True),
+        ([(FAILED - 1, 7), (FAILED + MEMORY + 1, 9)], False),
+        # A progress bar is drawn once more when its program ends.
+        ([(FAILED + 1, 8)], False),
+        ([(FAILED + 1, 8), (FAILED + 2, 8)], False),
+        ([(FAILED + 1, 8), (FAILED + 2, 9)], True),
+    ],
+)
+def test_others_go_on_where_nobody_names_a_rank(steps: list[tuple[float, int]], survived: bool) -> None:
+    failure = ExceptionRaised(type="ValueError", **where(FAILED, rank=None))
+    window = FactWindow(("j", ""), 2 * SECOND)
+    window.add(failure)
+    for time, number in steps:
+        window.add(step(time, path="other.log", rank=None, step=number))
+    aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
+    assert aftermath.survived(failure) is survived
