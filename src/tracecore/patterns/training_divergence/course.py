@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Measure: TypeAlias = Literal["loss", "grad_norm"]
 Report: TypeAlias = NonFinite | Progress
 
+MEASURES: tuple[Measure, ...] = ("loss", "grad_norm")
 #: Reports that a running median looks back on.
 HISTORY = 32
 #: What speaks of gradients; a loss scaler meets such values every now and then and skips the step.
@@ -71,10 +72,10 @@ class Surge:
         window: how far back the median looks, and how far apart those reports may be.
     """
 
-    __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_steps", "_usual", "_what", "_window", "found")
+    __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_steps", "_usual", "_window", "found", "what")
 
     def __init__(self, what: Measure, factor: float, persist: int, window: int) -> None:
-        self._what = what
+        self.what = what
         self._factor = factor
         self._persist = persist
         self._window = window
@@ -85,7 +86,7 @@ class Surge:
         self.found: tuple[list[Progress], float] | None = None
 
     def add(self, report: Report) -> None:
-        value = measured(report, self._what)
+        value = measured(report, self.what)
         if self.found is not None or value is None or not isinstance(report, Progress):
             return
         if report.step is not None:
@@ -96,7 +97,7 @@ class Surge:
         if not high and value >= self._factor * self._lowest:
             while before and report.time - before[0].time > self._window:
                 before.popleft()
-            self._usual = _median([measured(one, self._what) or 0.0 for one in before])
+            self._usual = _median([measured(one, self.what) or 0.0 for one in before])
             enough = len(before) >= self._persist
         else:
             enough = bool(high)
@@ -128,19 +129,23 @@ class Course:
         self.complaints: list[NonFinite] = []
         #: Of losses, and of norms of gradients.
         self.streaks = (Streak(reports, window), Streak(gradients, window))
-        self.surges = (Surge("loss", factor, persist, window), Surge("grad_norm", factor, persist, window))
+        #: Reports without a step are a series of their own: another part of the program writes them, of another value.
+        self.surges = tuple(
+            Surge(what, factor, persist, window) for _ in ("with a step", "without") for what in MEASURES
+        )
 
     def add(self, report: Report) -> None:
         """Take a report that comes after all others."""
         losses, norms = self.streaks
         if isinstance(report, Progress):
+            loss, norm = self.surges[:2] if report.step is not None else self.surges[2:]
             if report.loss is not None:
                 self.losses.append(report)
                 losses.add(report)
-                self.surges[0].add(report)
+                loss.add(report)
             if report.grad_norm is not None:
                 norms.add(report)
-                self.surges[1].add(report)
+                norm.add(report)
         elif report.explicit:
             self.complaints.append(report)
         elif report.what in GRADIENTS:
@@ -152,8 +157,8 @@ class Course:
     @property
     def telling(self) -> bool:
         """Whether something in it went wrong."""
-        (losses, norms), (loss, norm) = self.streaks, self.surges
-        return bool(self.complaints or losses.found or norms.found or loss.found or norm.found)
+        found = (*(streak.found for streak in self.streaks), *(surge.found for surge in self.surges))
+        return bool(self.complaints) or any(found)
 
     def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
         """Count the finite losses after this and up to that time, to `most` at most."""

@@ -11,7 +11,7 @@ from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled, rfc3339
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import bucket, close
-from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
+from tracecore.patterns.training_divergence.course import GRADIENTS, MEASURES, Courses, measured, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
 
-MEASURES = ("loss", "grad_norm")
 #: Steps in which a loss scaler halves its scale until gradients are finite.
 FIRST_STEPS = 16
 #: Of several findings of one attempt the surest is told, then the earliest.
@@ -243,10 +242,10 @@ class TrainingDivergence(Pattern[Config]):
                     if short and (streak.recovered or (finite is None and (run[0].step or FIRST_STEPS) < FIRST_STEPS)):
                         continue
                     yield verdict("non_finite", run[0].what, run, finite)
-            for surge, what in zip(course.surges, MEASURES, strict=True):
+            for surge in course.surges:
                 if surge.found is not None:
                     high, usual = surge.found
-                    yield verdict("exploding", what, high, self._before(high[0], (course,)), usual)
+                    yield verdict("exploding", surge.what, high, self._before(high[0], (course,)), usual)
 
     def _survived(self, complaint: NonFinite, everybody: Sequence[Course]) -> bool:
         """The rank goes on with finite losses."""
