@@ -29,10 +29,13 @@ DRIVER = {
     "ring_timeout": "hung: its ring timed out",
     "ras_uncorrectable": "has an uncorrectable error",
     "reset_failed": "could not be reset",
+    "unusable": "is not usable, as its driver says",
     "fabric_abort": "lost its fabric: the fabric manager aborted the jobs on it",
 }
 #: Of these, what only amdgpu says.
 AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
+#: And what only habanalabs says.
+GAUDI = frozenset({"unusable"})
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",

@@ -15,6 +15,7 @@ from tracecore.patterns.gpu_fault.action import (
     AMD,
     CUDA,
     DRIVER,
+    GAUDI,
     LINK,
     MILD,
     action_of,
@@ -117,6 +118,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         show, reset, test = f"nvidia-smi -q -i {gpu}", f"nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"
         if isinstance(self.worst, GpuDriverError) and self.worst.error in AMD:
             show, reset, test = f"amd-smi static -g {gpu}", f"amd-smi reset --gpureset -g {gpu}", "rvs"
+        elif isinstance(self.worst, GpuDriverError) and self.worst.error in GAUDI:
+            show, reset, test = "hl-smi", "modprobe -r habanalabs && modprobe habanalabs", "hl_qual"
         look = f"Look at `{show}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
         first = ""
         if isinstance(self.worst, Xid):

@@ -8,7 +8,7 @@ import msgspec
 
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
-from tracecore.facts.process import ExceptionRaised, ExitStatus
+from tracecore.facts.process import LAST_WORDS, UNFINISHED, ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
@@ -333,7 +333,8 @@ def _lasting(fact: Trouble) -> bool:
 
 def _harm(fact: Fact | None) -> str:
     if isinstance(fact, ExceptionRaised):
-        return f"{fact.root_type or fact.type} ended the process"
+        kind = fact.root_type or fact.type
+        return "the process ended" if kind in (LAST_WORDS, UNFINISHED) else f"{kind} ended the process"
     if isinstance(fact, CheckpointPhase):
         return "the checkpoint failed"
     if isinstance(fact, StepStalled):
