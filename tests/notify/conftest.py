@@ -7,9 +7,11 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -18,6 +20,8 @@ from tracecore.notify.notifier import Notifier
 from tracecore.store.store import Store
 
 SECOND = 1_000_000_000
+#: The id of the channel in which everything is posted.
+CHANNEL = "C0TRAIN1NG"
 START = 1_794_700_000 * SECOND
 
 
@@ -39,7 +43,8 @@ class Receiver:
 
     Attributes:
         requests: path, headers and body of each request, in order.
-        faults: what to do with the next requests: a status, `hang`, `drop` (no answer) or `deaf` (takes it, no answer).
+        faults: what to do with the next requests: a status, `hang`, `drop` (no answer), `deaf` (takes it, no answer) or
+            `drip` (answers a byte at a time).
     """
 
     def __init__(self) -> None:
@@ -64,12 +69,19 @@ class Receiver:
                         self.send_header(name, value)
                     self.end_headers()
                     return
-                answer = outer.take(self.path, dict(self.headers.items()), json.loads(body))
+                is_form = self.headers.get("Content-Type") == "application/x-www-form-urlencoded"
+                given = dict(parse_qsl(body.decode())) if is_form else json.loads(body)
+                answer = outer.take(self.path, dict(self.headers.items()), given)
                 if fault == "deaf":
                     self.connection.close()
                     return
                 self.send_response(200)
                 self.end_headers()
+                if fault == "drip":
+                    with suppress(OSError):
+                        for _ in range(200):
+                            self.wfile.write(b" ")
+                            time.sleep(0.1)
                 self.wfile.write(json.dumps(answer).encode())
 
             def log_message(self, *_: Any) -> None:
@@ -86,7 +98,19 @@ class Receiver:
         if method == "chat.postMessage":
             ts = f"{len(self.messages) + 1}.0"
             self.messages[ts] = body
-            return {"ok": True, "ts": ts, "channel": body["channel"]}
+            return {"ok": True, "ts": ts, "channel": CHANNEL}
+        if method == "conversations.list":
+            # Of many channels, one on each page.
+            number = int(body.get("cursor", "0"))
+            names = ["general", "training", "c"]
+            page = [{"id": CHANNEL if names[number] != "general" else "C0000000", "name": names[number]}]
+            more = str(number + 1) if number + 1 < len(names) else ""
+            return {"ok": True, "channels": page, "response_metadata": {"next_cursor": more}}
+        if method.startswith(("conversations.", "chat.update")) and body.get("channel") != CHANNEL:
+            # As Slack: only chat.postMessage takes a name, and methods that read take forms, not JSON.
+            return {"ok": False, "error": "channel_not_found"}
+        if method.startswith("conversations.") and headers["Content-Type"].startswith("application/json"):
+            return {"ok": False, "error": "invalid_arguments"}
         if method == "chat.update":
             if body["ts"] not in self.messages:
                 return {"ok": False, "error": "message_not_found"}

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,45 @@ def test_retry_after_is_obeyed(world: Make, receiver: Receiver) -> None:
     assert len(receiver.requests) == 1
 
 
+@pytest.mark.parametrize("wait", ["nan", "inf", "-5", "soon", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_retry_after_that_means_nothing_does_not_hold_up_the_retry(
+    world: Make, receiver: Receiver, wait: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = world(hook(receiver))
+    receiver.faults, receiver.headers = [429], {"Retry-After": wait}
+    made.put()
+    made.run(3700 if wait == "inf" else 3, step=100 if wait == "inf" else 1)
+    assert len(receiver.requests) == 1
+    assert "could not be stored" not in caplog.text
+
+
+def test_an_answer_that_drips_ends_in_time(world: Make, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracecore.notify import http
+
+    monkeypatch.setattr(http.post, "__defaults__", (None, 1.0))
+    made = world(hook(receiver))
+    receiver.faults = ["drip"]
+    made.put()
+    begun = time.monotonic()
+    made.run(1)
+    assert time.monotonic() - begun < 5
+    assert made.notifier.counts == {"sent": 1}, "its status was heard"
+
+
+def test_every_message_about_an_incident_is_kept(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    made.put()
+    made.run(2)
+    made.run(3700, step=60)
+    made.store.people.act("incident-1", "resolve", "ada", made.clock.now)
+    made.run(20)
+    detail = made.store.incidents.get("incident-1")
+    assert detail is not None
+    assert [one.reason for one in reversed(detail.notifications)] == ["opened", "repeated", "resolved"]
+    assert detail.notifications[0].title == "Resolved: Rank 2 never entered all_reduce (1) (vision/train-1)"
+    assert len({one.sent_at for one in detail.notifications}) == 3
+
+
 def test_what_a_receiver_refuses_is_shown_and_tried_with_the_next_message(world: Make, receiver: Receiver) -> None:
     made = world(hook(receiver))
     receiver.faults = [400]
@@ -245,8 +285,9 @@ def test_a_storm_leaves_as_one_message(world: Make, receiver: Receiver) -> None:
         made.put(str(number), job=f"vision/job-{number}")
     made.run(6)
     (storm,) = receiver.bodies()
-    assert (storm["firing"], len(storm["incidents"]), storm["more"]) == (150, 20, 130)
+    assert (storm["firing"], len(storm["incidents"]), storm["more"]) == (150, 150, 0), "a program gets all of them"
     assert storm["title"].startswith("150 incidents: ")
+    assert storm["text"].endswith("and 130 more"), "a person gets some of them"
 
 
 def silence(made: World, matcher: Matcher, seconds: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import click
@@ -28,7 +29,8 @@ def command(database: str | None) -> int:
     """Open the store and serve until the input ends."""
     with needs_extra("server,mcp"):
         from tracecore.server.mcp.tools import make_mcp
-    store = open_store(database)
+    # Nothing need be stored to have a path diagnosed; a place that was named has to be there.
+    store = open_store(database, existing=bool(database or os.environ.get("TRACECORE_DATABASE")))
     try:
         make_mcp(store, time.time_ns, local=True).run("stdio")
     finally:

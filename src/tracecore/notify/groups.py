@@ -34,6 +34,7 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
                 _GROUPS.way,
                 _GROUPS.route,
                 _GROUPS.labels,
+                _GROUPS.active,
                 _MEMBERS.told,
                 _MEMBERS.joined_at,
             )
@@ -54,9 +55,13 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
                         _MEMBERS.notification_group == row.number, _MEMBERS.incident == one.number
                     )
                 )
-            else:
-                # Told there, or about to be.
-                wanted.pop(name, None)
+            elif wanted.pop(name, None) is not None and not row.active:
+                # Told there, or about to be; a group that was closed goes on with its own page.
+                connection.execute(
+                    update(notification_groups)
+                    .where(_GROUPS.number == row.number)
+                    .values(active=1, next_at=now, tries=0)
+                )
         for (receiver, way), (route, labels) in wanted.items():
             group = _group(connection, receiver, way, route, labels, one, now)
             connection.execute(

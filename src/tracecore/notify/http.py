@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, Final
@@ -23,17 +26,18 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
     """Post JSON and return the answer.
 
     Raises:
-        TryAgain: no answer, or 408, 429 or 5xx.
+        TryAgain: no answer, or 408, 429 or 5xx. An answer that is not complete in time ends there.
         Refused: any other answer that is not a success.
     """
     host = urlsplit(url).hostname or "?"
     given = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tracecore", **(headers or {})}
+    until = time.monotonic() + timeout
     try:
         with _client().stream("POST", url, content=body, headers=given, timeout=timeout) as answer:
             found = b""
             for piece in answer.iter_bytes():
                 found += piece[: MAX_ANSWER - len(found)]
-                if len(found) >= MAX_ANSWER:
+                if len(found) >= MAX_ANSWER or time.monotonic() > until:
                     break
             status, wait = answer.status_code, answer.headers.get("retry-after", "")
     except httpx.TimeoutException:
@@ -59,16 +63,13 @@ def _client() -> httpx.Client:
 def _seconds(text: str) -> float:
     """Return the seconds in `Retry-After`."""
     try:
-        return min(max(float(text), 0.0), MAX_WAIT_S)
+        wait = float(text)
     except ValueError:
-        pass
-    try:
-        from datetime import UTC, datetime
-
-        wait = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0
-    return min(max(wait, 0.0), MAX_WAIT_S)
+        try:
+            wait = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return 0.0
+    return min(max(wait, 0.0), MAX_WAIT_S) if not math.isnan(wait) else 0.0
 
 
 def _start(answer: bytes) -> str:

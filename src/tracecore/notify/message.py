@@ -57,7 +57,7 @@ class Message(msgspec.Struct, kw_only=True):
         key: the same for every message of a group; receivers update in place by it.
         delivery: the same for every attempt at this message; receivers that know it already can drop it.
         reason: why it is sent; the first one decides whether people are woken.
-        incidents: those that last first; at most `MOST`.
+        incidents: those that last first; at most as many as the kind of receiver takes.
         more: how many incidents are not listed.
         title, text: rendered by the templates.
     """
@@ -89,5 +89,5 @@ class Message(msgspec.Struct, kw_only=True):
         return {"schema": "tracecore/notification/v1", "severity": self.severity, **own}
 
 
-#: Incidents that one message lists.
+#: Incidents that a message for people lists.
 MOST = 20

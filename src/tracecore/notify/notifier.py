@@ -19,14 +19,15 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from tracecore.notify import groups, incidents
 from tracecore.notify.config import Config
 from tracecore.notify.failing import FailingReceivers
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import MOST, Message
-from tracecore.notify.planning import GroupedIncident, GroupPlan, Standing, plan
+from tracecore.notify.message import Message
+from tracecore.notify.planning import RECHECK, GroupedIncident, GroupPlan, Standing, plan
 from tracecore.notify.rendering import render
 from tracecore.notify.routes import SECOND
 from tracecore.notify.suppression import Suppression
@@ -223,7 +224,15 @@ class Notifier:
                     way = (group.receiver, group.way)
                     if group.number in self._busy or self._busy_ways[way] >= WORKERS_OF_A_WAY:
                         continue
-                delivery = self._plan(connection, group, suppression, now)
+                try:
+                    delivery = self._plan(connection, group, suppression, now)
+                except SQLAlchemyError:
+                    raise
+                except Exception as problem:
+                    # One group that cannot be planned must not hold up the others.
+                    log.exception("the next message of a group could not be made")
+                    _change(connection, group.number, error=type(problem).__name__, next_at=now + RECHECK)
+                    continue
                 if delivery is not None:
                     with self._lock:
                         self._busy.add(group.number)
@@ -249,9 +258,9 @@ class Notifier:
         rows = groups.members(connection, group.number)
         known = incidents.by_number(connection, self._config, [row.incident for row in rows])
         reasons = {number: suppression.why(one, route) for number, one in known.items()}
+        told_before = {row.incident: row.told for row in rows}
         standings: dict[int, Standing] = {
-            number: "suppressed" if reasons[number] else "firing" if one.active else "resolved"
-            for number, one in known.items()
+            number: _standing(one, reasons[number], told_before[number], way) for number, one in known.items()
         }
         groups.keep_reasons(connection, group.number, rows, {n: why for n, why in reasons.items() if known[n].active})
         held = [
@@ -270,10 +279,15 @@ class Notifier:
             self._rest(connection, group, known, planned, now)
             return None
         delivery = f"{group.key}-{group.number}-{group.deliveries + 1}"
+        # A change in place must not mention what is new: nobody would notice. A receiver that forgets is told of
+        # everything that lasts, also while a silence holds: it would take what it does not hear of for resolved.
         shown = [
-            one for one in known.values() if standings[one.number] != "suppressed" and _is_told(one, rows, planned)
+            one
+            for one in known.values()
+            if (one.id in planned.new or told_before[one.number])
+            and (standings[one.number] != "suppressed" or (way.REFRESH_S and one.active))
         ]
-        message = self._message(group, planned, shown, delivery)
+        message = self._message(group, way, planned, shown, delivery)
         told = [(one.number, "firing" if one.active else "resolved", one.told.digest()) for one in shown]
         new = {one.number: one.told.revision for one in shown if one.id in planned.new}
         outgoing = msgspec.json.encode(_Outgoing(message=message, told=told)).decode()
@@ -298,7 +312,9 @@ class Notifier:
         else:
             _change(connection, group.number, next_at=ends, sending="", due_at=None)
 
-    def _message(self, group: Row[Any], planned: GroupPlan, shown: list[KnownIncident], delivery: str) -> Message:
+    def _message(
+        self, group: Row[Any], way: Kind, planned: GroupPlan, shown: list[KnownIncident], delivery: str
+    ) -> Message:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
@@ -309,9 +325,9 @@ class Notifier:
             status="firing" if firing else "resolved",
             receiver=group.receiver,
             group=msgspec.json.decode(group.labels),
-            incidents=[one.told for one in ordered[:MOST]],
+            incidents=[one.told for one in ordered[: way.MOST]],
             new=planned.new,
-            more=max(len(ordered) - MOST, 0),
+            more=max(len(ordered) - way.MOST, 0),
             firing=firing,
             resolved=len(ordered) - firing,
             url=ordered[0].told.url if len(ordered) == 1 else self._config.external_url,
@@ -363,6 +379,17 @@ class Notifier:
                     due_at=None, deliveries=group.deliveries + 1, next_at=now,
                     reference=msgspec.json.encode(reference).decode(),
                 )  # fmt: skip
+                # What a message no longer mentions, because it is silenced now, is mentioned again afterwards; told
+                # anew where the message says that everything is over.
+                unmentioned = {"told_digest": ""} | ({"told": ""} if message.status == "resolved" else {})
+                connection.execute(
+                    update(notification_members)
+                    .where(
+                        notification_members.c.notification_group == delivery.group,
+                        notification_members.c.told == "firing",
+                    )
+                    .values(**unmentioned)
+                )
                 for number, told, digest in delivery.told:
                     connection.execute(
                         update(notification_members)
@@ -416,27 +443,32 @@ class Notifier:
         if not revisions:
             return
         statement = self._store.database.insert(notifications)
-        kept = {name: statement.excluded[name] for name in ("state", "tries", "due_at", "sent_at", "error", "payload")}
-        said = msgspec.json.encode({"reason": message.reason, "title": message.title}).decode()
+        kept = {name: statement.excluded[name] for name in ("state", "tries", "due_at", "sent_at", "error")}
         connection.execute(
-            statement.on_conflict_do_update(index_elements=["incident", "revision", "receiver"], set_=kept),
+            statement.on_conflict_do_update(index_elements=["incident", "receiver", "delivery"], set_=kept),
             [
                 {
                     "incident": number, "revision": revision, "receiver": f"{group.receiver} ({group.way})",
-                    "state": state, "tries": group.tries, "due_at": now, "created_at": now,
-                    "sent_at": now if state == "sent" else None, "lease_owner": "", "error": error, "payload": said,
+                    "delivery": message.delivery, "reason": message.reason, "title": message.title, "state": state,
+                    "tries": group.tries + (state != "sending"), "due_at": now, "created_at": now,
+                    "sent_at": now if state == "sent" else None, "error": error,
                 }
                 for number, revision in sorted(revisions.items())
             ],
         )  # fmt: skip
 
 
-def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: GroupPlan) -> bool:
-    """Whether a message names an incident: one it is about, or one that was told before.
+def _standing(one: KnownIncident, reason: str, told: str, way: Kind) -> Standing:
+    """How an incident stands for a group.
 
-    A change in place must not mention what is new: nobody would notice.
+    Args:
+        reason: what keeps it back; empty where nothing does.
+        told: how it was told last.
     """
-    return one.id in planned.new or any(row.told for row in rows if row.incident == one.number)
+    if one.active:
+        return "suppressed" if reason else "firing"
+    # The end of what was told is shown where that wakes nobody; elsewhere it waits until nothing keeps it back.
+    return "suppressed" if reason and told == "firing" and not way.edits else "resolved"
 
 
 def _change(connection: Connection, number: int, **values: Any) -> None:

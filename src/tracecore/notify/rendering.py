@@ -10,7 +10,7 @@ import msgspec
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tracecore.notify.message import Message
+from tracecore.notify.message import MOST, Message
 
 MAX_TITLE: Final = 1_000
 MAX_TEXT: Final = 20_000
@@ -68,6 +68,8 @@ class BadTemplate(ValueError):
 def render(message: Message, templates: Mapping[str, str]) -> None:
     """Set a message's title and text. A template of one's own that fails is replaced by the default one."""
     own: dict[str, Any] = msgspec.to_builtins(message)
+    own["more"] += max(len(message.incidents) - MOST, 0)
+    own["incidents"] = own["incidents"][:MOST]
     title = " ".join(_rendered(templates.get("title", TITLE), TITLE, own).split())
     message.title = title[:MAX_TITLE]
     message.text = _rendered(templates.get("text", TEXT), TEXT, own).strip()[:MAX_TEXT]

@@ -35,13 +35,14 @@ class Suppression:
 
     def why(self, one: KnownIncident, route: Route) -> str:
         """Say why a route tells nobody of an incident now; empty where nothing keeps it back."""
-        if not one.active:
-            return ""
+        tenants = ("", *one.labels.get("tenant", ()))
         for silence in self._silences:
-            if all_match(silence.matchers, one.labels):
+            if silence.tenant in tenants and all_match(silence.matchers, one.labels):
                 return f"silenced by {silence.created_by} until {_until(silence.ends_at)}"
         if muted := self._muted(route):
             return muted
+        if not one.active:
+            return ""
         other = inhibitor(one.id, one.labels, self._active, self._config.inhibit_rules)
         return f"inhibited by {other}" if other else ""
 

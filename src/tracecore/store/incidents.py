@@ -279,8 +279,9 @@ def notifications_of(connection: Connection, id: str, number: int) -> list[Notif
 
 def notification(row: Row[Any], id: str) -> Notification:
     return Notification(
-        number=row.number, incident=id, revision=row.revision, receiver=row.receiver, state=row.state, tries=row.tries,
-        due_at=row.due_at, created_at=row.created_at, sent_at=row.sent_at, error=row.error,
+        number=row.number, incident=id, revision=row.revision, receiver=row.receiver, reason=row.reason,
+        title=row.title, state=row.state, tries=row.tries, due_at=row.due_at, created_at=row.created_at,
+        sent_at=row.sent_at, error=row.error,
     )  # fmt: skip
 
 

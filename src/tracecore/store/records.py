@@ -104,12 +104,20 @@ class Acknowledgement(msgspec.Struct, kw_only=True):
 
 
 class Notification(msgspec.Struct, kw_only=True):
-    """A message about an incident: on its way, sent or refused."""
+    """A message about an incident: on its way, sent or refused.
+
+    Args:
+        revision: of the incident, as the message tells it.
+        reason: why it was sent: `opened`, `joined`, `updated`, `resolved`, `repeated`.
+        title: its first line.
+    """
 
     number: int
     incident: str
     revision: int
     receiver: str
+    reason: str
+    title: str
     state: Literal["pending", "sending", "sent", "failed"]
     tries: int
     due_at: Time

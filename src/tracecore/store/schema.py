@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from tracecore.store.database import Database, StoreError
 
 #: The version this program knows: the name of the last module in `migrations/versions`.
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 VERSION_TABLE: Final = "tracecore_schema"
 #: Any number, the same in every process: who changes the tables holds it.
 LOCK: Final = 7_233_187_002

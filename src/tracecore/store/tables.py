@@ -296,18 +296,19 @@ notifications = Table(
     _incident(index=True),
     Column("revision", Integer, nullable=False),
     Column("receiver", String(NAME), nullable=False),
+    # The same for every attempt at one message.
+    Column("delivery", String(120), nullable=False),
+    # opened, joined, updated, resolved or repeated
+    Column("reason", String(16), nullable=False),
+    Column("title", Text, nullable=False),
     # pending, sending, sent or failed
     Column("state", String(16), nullable=False),
     Column("tries", Integer, nullable=False, default=0),
     Column("due_at", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("sent_at", BigInteger),
-    Column("lease_owner", String(80), nullable=False, default=""),
-    Column("lease_until", BigInteger),
     Column("error", Text, nullable=False, default=""),
-    Column("payload", Text, nullable=False),
-    UniqueConstraint("incident", "revision", "receiver"),
-    Index("notifications_due", "state", "due_at"),
+    UniqueConstraint("incident", "receiver", "delivery"),
     sqlite_autoincrement=True,
 )
 

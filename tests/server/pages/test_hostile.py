@@ -115,7 +115,8 @@ def attacked(tmp_path: Path) -> Iterator[tuple[str, Store]]:
         connection.execute(
             notifications.insert(),
             {"incident": number, "revision": 9, "receiver": hostile("slack")[:250], "state": "failed", "tries": 2,
-             "due_at": NOW, "created_at": NOW, "error": hostile("refused").replace("\x00", ""), "payload": "{}"},
+             "due_at": NOW, "created_at": NOW, "error": hostile("refused").replace("\x00", ""), "delivery": "d",
+             "reason": hostile("why")[:16].replace("\x00", ""), "title": hostile("title").replace("\x00", "")},
         )  # fmt: skip
         connection.execute(
             actions.insert(),

@@ -30,6 +30,8 @@ class Alertmanager(Kind, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     EDITS: ClassVar = True
+    #: Every incident is an alert of its own.
+    MOST: ClassVar = 5_000
     #: Alertmanager takes an alert that it does not hear of again for resolved.
     REFRESH_S: ClassVar = 60.0
 

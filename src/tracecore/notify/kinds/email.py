@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import smtplib
 import ssl
 from collections.abc import Mapping
@@ -14,7 +15,10 @@ import msgspec
 from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
 from tracecore.notify.message import Message
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S = 15.0
+IMPLICIT_TLS = 465
 
 
 class Email(Kind, kw_only=True):
@@ -60,16 +64,10 @@ class Email(Kind, kw_only=True):
         mail.set_content(f"{message.text}\n{link}")
         host, _, port = self.smarthost.rpartition(":")
         try:
-            with smtplib.SMTP(host.strip("[]"), int(port), timeout=TIMEOUT_S) as server:
-                server.ehlo()
-                if server.has_extn("starttls"):
-                    server.starttls(context=ssl.create_default_context())
-                    server.ehlo()
-                elif self.require_tls:
-                    raise Refused(f"{host} offers no TLS; set require_tls: false to send without")
+            with self._connected(host.strip("[]"), int(port)) as server:
                 if self.auth_username:
                     server.login(self.auth_username, self.auth_password)
-                server.send_message(mail)
+                refused = server.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
             raise (TryAgain if all(400 <= code < 500 for code in codes) else Refused)(
@@ -82,7 +80,27 @@ class Email(Kind, kw_only=True):
             raise TryAgain(f"{host} did not answer within {TIMEOUT_S:g} s") from None
         except (smtplib.SMTPException, OSError) as error:
             raise TryAgain(f"{host}: {type(error).__name__}") from None
+        if refused:
+            # The others have it: trying again would send it to them twice.
+            log.warning("%s took a mail, but not for %s", host, ", ".join(sorted(refused)))
         return {"first": first or own}
+
+    def _connected(self, host: str, port: int) -> smtplib.SMTP:
+        """Connect, with TLS where the server offers it; on port 465 from the beginning, as in Alertmanager."""
+        if port == IMPLICIT_TLS:
+            return smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+        server = smtplib.SMTP(host, port, timeout=TIMEOUT_S)
+        try:
+            server.ehlo()
+            if server.has_extn("starttls"):
+                server.starttls(context=ssl.create_default_context())
+                server.ehlo()
+            elif self.require_tls:
+                raise Refused(f"{host} offers no TLS; set require_tls: false to send without")
+        except BaseException:
+            server.close()
+            raise
+        return server
 
 
 def _is_address(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tracecore.notify.message import Message
+from tracecore.notify.message import MOST, Message
 
 
 class TryAgain(Exception):
@@ -41,6 +41,8 @@ class Kind(msgspec.Struct, kw_only=True):
     SECRETS: ClassVar[tuple[str, ...]] = ()
     #: What `edits` answers.
     EDITS: ClassVar[bool] = False
+    #: Incidents that one message lists.
+    MOST: ClassVar[int] = MOST
     #: Seconds after which the receiver forgets what it is not told again; 0 where it does not forget.
     REFRESH_S: ClassVar[float] = 0.0
 

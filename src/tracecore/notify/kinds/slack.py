@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -25,13 +26,21 @@ _PASSING: Final = (
 _GONE: Final = ("message_not_found", "cant_update_message", "edit_window_closed", "thread_not_found")
 #: Characters that Slack takes in one block.
 MAX_BLOCK: Final = 2_900
+MAX_TITLE: Final = 900
+#: Messages of a channel among which an earlier attempt is looked for.
+HISTORY: Final = 200
+#: Lists of a thousand channels in which a name is looked for.
+MAX_PAGES: Final = 20
+_CUT: Final = re.compile(r"&[a-z]{0,3}$")
+_ID: Final = re.compile(r"[CGD][A-Z0-9]{7,}")
 _EVENT: Final = "tracecore_delivery"
 
 
 class Slack(Kind, kw_only=True):
     """
     Args:
-        bot_token: of an app with `chat:write`; with `channels:history` a crash cannot repeat a message either.
+        bot_token: of an app with `chat:write`; with `channels:history` a crash cannot repeat a message either, for a
+            channel that is given by its name with `channels:read` as well.
         channel: for the bot: a name or an id.
         webhook_url: an incoming webhook instead of a bot; its messages cannot be changed later.
         api_url: of Slack's API.
@@ -82,10 +91,11 @@ class Slack(Kind, kw_only=True):
 
     def _find(self, channel: str, thread: str, delivery: str) -> dict[str, Any] | None:
         """Look for a message that an earlier attempt may have sent."""
-        query: dict[str, Any] = {"channel": channel, "limit": 50, "include_all_metadata": True}
         method = "conversations.replies" if thread else "conversations.history"
         try:
-            answer = self._call(method, query | ({"ts": thread} if thread else {}))
+            channel = self._channel_id(channel)
+            query = {"channel": channel, "limit": HISTORY, "include_all_metadata": "true"}
+            answer = self._read(method, query | ({"ts": thread} if thread else {}))
         except (Refused, _Gone):
             return None  # The token may not read the channel.
         for one in answer.get("messages") or ():
@@ -94,9 +104,32 @@ class Slack(Kind, kw_only=True):
                 return {"ts": str(one.get("ts", "")), "channel": channel}
         return None
 
+    def _channel_id(self, channel: str) -> str:
+        """The id of a channel; methods that read a channel do not take its name."""
+        if _ID.fullmatch(channel):
+            return channel
+        cursor = ""
+        for _ in range(MAX_PAGES):
+            query = {"types": "public_channel,private_channel", "exclude_archived": "true", "limit": 1000}
+            answer = self._read("conversations.list", query | ({"cursor": cursor} if cursor else {}))
+            for one in answer.get("channels") or ():
+                if parts(one).get("name") == channel.lstrip("#"):
+                    return str(one.get("id", ""))
+            cursor = str(parts(answer.get("response_metadata")).get("next_cursor") or "")
+            if not cursor:
+                break
+        return channel
+
     def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {self.bot_token}"}
-        raw = post(f"{self.api_url.rstrip('/')}/{method}", msgspec.json.encode(body), headers)
+        return self._answered(method, msgspec.json.encode(body), {})
+
+    def _read(self, method: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Call a method that reads: those take forms, not JSON."""
+        return self._answered(method, urlencode(query).encode(), {"Content-Type": "application/x-www-form-urlencoded"})
+
+    def _answered(self, method: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+        headers |= {"Authorization": f"Bearer {self.bot_token}"}
+        raw = post(f"{self.api_url.rstrip('/')}/{method}", body, headers)
         try:
             answer = parts(msgspec.json.decode(raw))
         except msgspec.DecodeError:
@@ -117,11 +150,33 @@ class _Gone(Exception):
 
 def _body(message: Message) -> dict[str, Any]:
     """The message as one text and blocks; text of logs is data, never markup."""
-    blocks: list[dict[str, Any]] = [
-        {"type": "section", "text": {"type": "mrkdwn", "text": f"*{_escaped(message.title, 900)}*"}},
-        {"type": "section", "text": {"type": "mrkdwn", "text": _escaped(message.text, MAX_BLOCK)}},
-    ]
-    return {"text": _escaped(message.title, 900), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+    title = _escaped(message.title, MAX_TITLE) or "incident"
+    urls = {one.url for one in message.incidents if one.url} | ({message.url} if message.url else set())
+    return {
+        "text": title,
+        "blocks": [_section(f"*{title}*"), _section(_linked(message.text, urls))],
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+def _section(text: str) -> dict[str, Any]:
+    # `verbatim`: Slack makes no mention and no link of what only looks like one.
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
+
+
+def _linked(text: str, urls: Collection[str]) -> str:
+    """The text, in which the lines that are addresses of incidents are links."""
+    lines: list[str] = []
+    left = MAX_BLOCK
+    for line in text.splitlines():
+        shown = f"<{_escaped(line, MAX_BLOCK)}>" if line in urls else _escaped(line, MAX_BLOCK)
+        if len(shown) > left:
+            lines.append(_escaped(line, left) if left > 1 and line not in urls else "…")
+            break
+        lines.append(shown)
+        left -= len(shown) + 1
+    return "\n".join(lines) or " "
 
 
 def _reply(message: Message) -> dict[str, Any]:
@@ -134,7 +189,7 @@ def _reply(message: Message) -> dict[str, Any]:
         text = f"Still open: {message.title}"
     else:
         text = "\n".join(f"{one.headline} ({one.job})" if one.job else one.headline for one in new) or message.title
-    return {"text": _escaped(text, MAX_BLOCK), "unfurl_links": False, "unfurl_media": False}
+    return {"text": _escaped(text, MAX_BLOCK) or " ", "unfurl_links": False, "unfurl_media": False}
 
 
 def _marked(body: dict[str, Any], message: Message) -> dict[str, Any]:
@@ -144,5 +199,8 @@ def _marked(body: dict[str, Any], message: Message) -> dict[str, Any]:
 
 def _escaped(text: str, most: int) -> str:
     """Slack's three control characters as text, so that a log line cannot mention a channel or hide a link."""
-    text = text[:most].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return text or " "
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    if len(text) > most:
+        # An escape that is cut in two would be shown as it is.
+        text = _CUT.sub("", text[: most - 1]) + "…"
+    return text

@@ -28,6 +28,7 @@ class Webhook(Kind, kw_only=True):
 
     SECRETS: ClassVar = ("url", "secret")
     EDITS: ClassVar = True
+    MOST: ClassVar = 1_000
 
     def problem(self) -> str:
         return "" if urlsplit(self.url).scheme in ("http", "https") else "the webhook's url is not a URL"

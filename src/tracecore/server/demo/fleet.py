@@ -348,9 +348,11 @@ def _sent(store: Store, ids: list[str], now: int) -> None:
         table = incidents.c
         rows = connection.execute(incidents.select().where(table.id.in_(ids)).order_by(table.first_seen.desc())).all()
         told = [
-            {"incident": row.number, "revision": revision, "receiver": "slack #training-ops", "state": "sent",
+            {"incident": row.number, "revision": revision, "receiver": "slack #training-ops",
+             "delivery": f"{row.id}-{revision}", "reason": "opened" if revision == 1 else "updated",
+             "title": f"{row.headline} ({row.job})" if row.job else row.headline, "state": "sent",
              "tries": 1, "due_at": row.first_seen, "created_at": row.first_seen,
-             "sent_at": min(now, row.first_seen + 100 * SECOND + revision * SECOND), "payload": "{}"}
+             "sent_at": min(now, row.first_seen + 100 * SECOND + revision * SECOND)}
             for row in rows
             for revision in range(1, row.revision + 1)
         ]  # fmt: skip
