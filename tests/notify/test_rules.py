@@ -6,18 +6,23 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracecore.cli.main import main
 from tracecore.notify.config import FileError, read
 from tracecore.notify.inhibition import InhibitRule, inhibitor
-from tracecore.notify.intervals import TimeInterval
+from tracecore.notify.intervals import TimeInterval, ends
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels, all_match, parse
+from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.planning import GroupedIncident, plan
-from tracecore.notify.rendering import BadTemplate, check
+from tracecore.notify.rendering import BadTemplate, check, example, render
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.people import BadMatcher
 from tracecore.store.people import check as check_silence
@@ -127,6 +132,10 @@ def test_two_that_are_source_and_target_do_not_inhibit_each_other() -> None:
     assert not inhibitor("other", both, active, [rule(["node"])])
 
 
+AM = "receivers: [{{name: a, alertmanager_configs: [{{url: '{}'}}]}}]\nroute: {{receiver: a}}\n"
+INTERVAL = "receivers: [{{name: a}}]\nroute: {{receiver: a}}\ntime_intervals: [{{name: x, time_intervals: [{{{}}}]}}]\n"
+
+
 def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
 
@@ -176,6 +185,27 @@ def test_time_intervals(interval: TimeInterval, time: str, holds: bool) -> None:
         ),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ incidents[0].headline '}\n", "the template"),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ ().__class__.__mro__ }}'}\n", "the template"),
+        (
+            RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ headline }}'}\n",
+            "3:20: the template cannot be used: there is no 'headline'",
+        ),
+        (AM.format("http://[::1"), "1:46: alertmanager's url is not a URL"),
+        (AM.format("http://"), "expected http:// or https:// and a host"),
+        (AM.format("http://h:99999"), "Port out of range"),
+        (AM.format("http://a b/"), "it has a space in it"),
+        (AM.format("http://am/api/v2/alerts"), "without /api/"),
+        (
+            INTERVAL.format("location: Europe/Berlyn"),
+            "there is no time zone 'Europe/Berlyn'; did you mean 'Europe/Berlin'?",
+        ),
+        (INTERVAL.format("days_of_month: ['-1:5']"), "a range that begins with a day before the month's end"),
+        (INTERVAL.format("days_of_month: ['31:-31']"), "the range ends before it begins"),
+        (INTERVAL.format("weekdays: ['saturday:sunday']"), "the range ends before it begins"),
+        (
+            "receivers: [{name: a, email_configs: [{to: ['ü@e.com'], from: a@e.com, smarthost: 'h:25'}]}]\n"
+            "route: {receiver: a}\n",
+            "are mail addresses",
+        ),
         (
             RECEIVERS + "route: {receiver: a}\ninhibit_rules: [{source_matchers: ['x']}]\n",
             "'target_matchers' is missing",
@@ -266,10 +296,79 @@ def test_silences_take_the_labels_of_routes() -> None:
 
 
 def test_templates_of_one_s_own() -> None:
-    check("{{ firing }} open: {% for one in incidents %}{{ one.headline }} {% endfor %}")
-    for text in ("{{ incidents.clear() }}", "{% for x in range(10000000000) %}{% endfor %}", "{{ nothing.at.all }}"):
-        with pytest.raises(BadTemplate):
-            check(text)
+    check("{{ firing }} open: {% for one in incidents %}{{ one.headline }} {{ one.labels.team }} {% endfor %}")
+    check("{{ '%5d' % firing }} {{ '{:>5}'.format(more) }} {{ 2 * firing }} {{ incidents[0].headline | truncate(80) }}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ incidents.clear() }}",
+        "{{ nothing.at.all }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ self.__init__.__globals__ }}",
+        "{% include '/etc/passwd' %}",
+        "{% for x in range(10000000000) %}{% endfor %}",
+        "{% for x in range(9999) %}{% for y in range(9999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 9999999999) }}",
+        "{{ 'a'.center(9999999999) }}",
+        "{{ 1 | center(9999999999) }}",
+        "{{ 'a' | indent(9999999999, true) }}",
+    ],
+)
+def test_a_hostile_template_is_refused_soon(text: str) -> None:
+    begun = monotonic()
+    with pytest.raises(BadTemplate):
+        check(text)
+    assert monotonic() - begun < 5
+
+
+def test_a_template_that_fails_is_replaced_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    message = _message()
+    render(message, {"title": "{{ incidents[7].headline }}", "text": "{% for x in range(9999) %}word {% endfor %}"})
+    assert message.title == "a (example-job)"
+    assert "a template was not used" in caplog.text
+    assert len(message.text) <= 20_000, "a long text is cut"
+
+
+def _message() -> Message:
+    shown = msgspec.convert(example() | {"headline": "a"}, ShownIncident)
+    return Message(
+        key="k", delivery="d", reason="opened", status="firing", receiver="r", group={}, incidents=[shown], new=[],
+        more=0, firing=1, resolved=0,
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
+    begin=st.integers(0, 1438),
+    length=st.integers(1, 1440),
+    day=st.sampled_from(
+        ["2026-03-08", "2026-03-29", "2026-10-25", "2026-11-01", "2026-04-05", "2026-02-28", "2028-02-29"]
+    ),
+    minute=st.integers(-1440, 1440),
+)
+def test_the_end_of_a_window_is_its_first_minute_outside(
+    zone: str, begin: int, length: int, day: str, minute: int
+) -> None:
+    """Also in nights in which a clock is changed, and across midnight and the ends of months."""
+    end = begin + length
+    parts = [(begin, min(end, 1440))] + ([(0, end - 1440)] if end > 1440 else [])
+    window = [TimeInterval(times=[part], location=zone) for part in parts]
+    now = at(f"{day}T00:00") + minute * 60 * SECOND
+    if not any(one.holds(now) for one in window):
+        return
+    found = ends(window, now)
+    later = (now + step * 60 * SECOND for step in range(1, 3 * 1440))
+    expected = next((time for time in later if not any(one.holds(time) for one in window)), None)
+    assert found == expected or (expected is None and found is not None and found > now)
 
 
 def test_labels(tmp_path: Path) -> None:

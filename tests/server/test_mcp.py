@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import ResourceTemplateReference
 
 from tracecore.server.mcp.claims import verify
+from tracecore.server.mcp.tools import make_mcp
 from tracecore.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +132,17 @@ def test_mistakes_are_answered_and_do_not_end_it(place: str) -> None:
             assert listed[0]["first_seen"].endswith("Z"), "times as in the API"
 
     asyncio.run(talk())
+
+
+def test_the_protocol_leaves_the_program_s_log_alone(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    # As in a program of its own: the library sets logging up where nobody has.
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    store = Store.open(place, durable=False)
+    make_mcp(store, lambda: NOW, local=False)
+    store.close()
+    assert (root.level, root.handlers) == (level, [])
 
 
 @pytest.mark.parametrize(

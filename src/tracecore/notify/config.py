@@ -6,6 +6,7 @@ never shown.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -268,6 +269,8 @@ def _secret(entry: dict[str, At], name: str) -> str | None:
         raise at.error(f"cannot read {at.text()}: {getattr(error, 'strerror', None) or error}") from None
     if not text:
         raise at.error(f"{at.text()} is empty")
+    if not text.isprintable():
+        raise at.error(f"{at.text()} has more than one line, or characters that are not text")
     return text
 
 
@@ -344,7 +347,12 @@ def _interval(at: At) -> TimeInterval:
         if name in entry:
             setattr(found, name, [_range(item, reader) for item in entry[name].items()])
     if "location" in entry:
-        found.location = entry["location"].one_of(available_timezones())
+        found.location = entry["location"].text()
+        zones = available_timezones()
+        if found.location not in zones:
+            near = difflib.get_close_matches(found.location, sorted(zones), 1)
+            hint = f"did you mean {near[0]!r}?" if near else "write for example Europe/Berlin"
+            raise entry["location"].error(f"there is no time zone {found.location!r}; {hint}")
     for name in ("starts_at", "ends_at"):
         if name in entry:
             setattr(found, name, _moment(entry[name], found.location))
@@ -367,7 +375,11 @@ def _range(at: At, reader: Callable[[str], int]) -> tuple[int, int]:
         found = reader(begin.strip()), reader((end or begin).strip())
     except ValueError:
         raise at.error(f"{text!r} is not one of these, nor a range `from:to`") from None
-    if found[0] > found[1] and not (found[0] > 0 > found[1]):
+    begins, ends = found
+    if begins < 0 < ends:
+        raise at.error("a range that begins with a day before the month's end ends with one")
+    # A day before the month's end is compared as in a month of 31 days.
+    if begins > (ends if begins < 0 or ends >= 0 else 32 + ends):
         raise at.error("the range ends before it begins")
     return found
 

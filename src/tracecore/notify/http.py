@@ -42,8 +42,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
             status, wait = answer.status_code, answer.headers.get("retry-after", "")
     except httpx.TimeoutException:
         raise TryAgain(f"{host} did not answer within {timeout:g} s") from None
-    except httpx.ConnectError:
-        raise TryAgain(f"{host} cannot be reached") from None
+    except httpx.ConnectError as error:
+        # The text of a certificate's error names no URL.
+        why = f": {error}" if "CERTIFICATE" in str(error) else ""
+        raise TryAgain(f"{host} cannot be reached{why}") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         # The error's own text can contain the URL, which can contain a secret.
         raise TryAgain(f"{host}: {type(error).__name__}") from None
@@ -52,6 +54,20 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
     if not 200 <= status < 300:
         raise Refused(f"{host} answered {status} {_start(found)}".strip())
     return found
+
+
+def url_problem(url: str) -> str:
+    """Say what is wrong with an address; empty where nothing is."""
+    try:
+        found = httpx.URL(url)
+        parts_of = urlsplit(url)
+        host = parts_of.hostname if parts_of.port != 0 else ""
+    except (httpx.InvalidURL, ValueError) as error:
+        return f"is not a URL: {error}"
+    if found.scheme not in ("http", "https") or not host:
+        return "is not a URL: expected http:// or https:// and a host"
+    # httpx would escape it, and post elsewhere.
+    return "is not a URL: it has a space in it" if any(letter.isspace() for letter in url) else ""
 
 
 @cache

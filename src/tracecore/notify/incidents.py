@@ -12,6 +12,7 @@ from tracecore.notify.config import Config
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels
 from tracecore.notify.message import ShownIncident
+from tracecore.notify.routes import SECOND
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.redaction import redacted
 from tracecore.store.tables import evidence, incidents
@@ -92,8 +93,8 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
         failure_class=row.failure_class,
         decision=decision if isinstance(decision, str) else "",
         evidence=[redacted(line)[:MAX_LINE] for line in lines],
-        since=rfc3339(row.first_seen),
-        ended=rfc3339(row.resolved_at) if row.resolved_at else "",
+        since=_second(row.first_seen),
+        ended=_second(row.resolved_at) if row.resolved_at else "",
         severity=(labels.get("severity") or ["warning"])[0],
         acknowledged_by=row.acknowledged_by,
         url=f"{config.external_url}/incidents/{row.id}" if config.external_url else "",
@@ -103,6 +104,11 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
         number=row.number, id=row.id, active=bool(row.active), last_seen=row.last_seen,
         acknowledged=row.acknowledged_at is not None, labels=labels, told=told,
     )  # fmt: skip
+
+
+def _second(time: int) -> str:
+    """A time as people read it."""
+    return rfc3339(time // SECOND * SECOND)
 
 
 def _quoted(connection: Connection, numbers: list[int]) -> dict[int, list[str]]:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
+import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Final
 
 import msgspec
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
+from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tracecore.notify.message import MOST, Message
 
+log = logging.getLogger(__name__)
+
 MAX_TITLE: Final = 1_000
 MAX_TEXT: Final = 20_000
+#: Seconds for one template.
+MAX_S: Final = 1.0
+#: A width that `%` or `format` would fill, or takes from its arguments.
+_WIDE: Final = re.compile(r"[%{:][^a-zA-Z%}]*(?:\d{5}|\*)|\{[^}]*\{")
 
 TITLE: Final = (
     "{% if status == 'resolved' %}Resolved: {% elif firing > 1 %}{{ firing }} incidents: {% endif %}"
@@ -82,7 +93,13 @@ def check(template: str) -> None:
         BadTemplate: it cannot.
     """
     try:
-        _compiled(template).render(_EXAMPLE)
+        unknown = meta.find_undeclared_variables(_ENVIRONMENT.parse(template)) - {*_EXAMPLE, *_ENVIRONMENT.globals}
+        if unknown:
+            known = ", ".join(name for name in _EXAMPLE if _EXAMPLE[name] != "")
+            raise BadTemplate(f"the template cannot be used: there is no {min(unknown)!r}; there are {known}")
+        _within_bounds(template, _EXAMPLE)
+    except BadTemplate:
+        raise
     except TemplateError as error:
         line = getattr(error, "lineno", None)
         raise BadTemplate(f"the template{f', line {line},' if line else ''} cannot be used: {error}") from None
@@ -91,19 +108,91 @@ def check(template: str) -> None:
 
 
 def _rendered(template: str, default: str, values: dict[str, Any]) -> str:
+    if template is not default:
+        try:
+            return _within_bounds(template, values)
+        except Exception as error:
+            # Better told in our words than not at all.
+            log.warning("a template was not used for a message: %s: %s", type(error).__name__, error)
+    return str(_compiled(default).render(values))
+
+
+def _within_bounds(template: str, values: dict[str, Any]) -> str:
+    """Render a template that ends by itself, or is ended: in time, and at the length of a message."""
+    until = time.monotonic() + MAX_S
+
+    def trace(*_: Any) -> Any:
+        if time.monotonic() > until:
+            raise TemplateRuntimeError(f"it takes more than {MAX_S:g} s")
+        return trace
+
+    before = sys.gettrace()
+    pieces, length = [], 0
     try:
-        return str(_compiled(template).render(values))
-    except Exception:
-        # Better told in our words than not at all.
-        if template is default:
-            raise
-        return str(_compiled(default).render(values))
+        # Nothing else ends a loop within a loop that prints nothing.
+        sys.settrace(trace)
+        for piece in _compiled(template).generate(values):
+            pieces.append(piece)
+            length += len(piece)
+            if length > MAX_TEXT:
+                break
+    finally:
+        sys.settrace(before)
+    return "".join(pieces)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which no single operation can take all memory or all time."""
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" or (operator == "*" and not _are_numbers(left, right)):
+            raise SecurityError(f"{operator} is not for templates")
+        if operator == "%" and isinstance(left, str) and _WIDE.search(left):
+            raise SecurityError("a width of more than four digits is not for templates")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _check_size(args, kwargs)
+        # `format` comes wrapped by the sandbox.
+        text = getattr(getattr(obj, "__wrapped__", obj), "__self__", None)
+        if isinstance(text, str) and _WIDE.search(text):
+            raise SecurityError("a width of more than four digits is not for templates")
+        return super().call(context, obj, *args, **kwargs)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def _check_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, int) and abs(value) > MAX_TEXT:
+            raise SecurityError(f"{value} is too large for a template")
+
+
+def _sized(function: Any) -> Any:
+    """A filter that refuses large numbers."""
+
+    @wraps(function)
+    def filter_(*args: Any, **kwargs: Any) -> Any:
+        _check_size(args, kwargs)
+        return function(*args, **kwargs)
+
+    return filter_
+
+
+_ENVIRONMENT: Final = _Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+for _name in ("center", "indent", "wordwrap", "batch", "slice", "truncate"):
+    _ENVIRONMENT.filters[_name] = _sized(_ENVIRONMENT.filters[_name])
+# Python's own operator does the same, and can be checked.
+del _ENVIRONMENT.filters["format"]
 
 
 @cache
 def _compiled(template: str) -> Any:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    return environment.from_string(template)
+    return _ENVIRONMENT.from_string(template)
 
 
 def example(external_url: str = "", since: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:

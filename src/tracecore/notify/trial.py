@@ -11,6 +11,7 @@ from tracecore.notify.config import Config, Receiver
 from tracecore.notify.kinds import Kind, Refused, TryAgain
 from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
+from tracecore.notify.routes import SECOND
 from tracecore.patterns.contract import rfc3339
 
 
@@ -18,7 +19,7 @@ def trial(config: Config, receiver: Receiver, way: Kind) -> str:
     """Send a test and its resolution; say why that failed, or nothing."""
     name = f"tracecore-test-{secrets.token_hex(4)}"
     before: dict[str, object] = {}
-    now = rfc3339(time.time_ns())
+    now = rfc3339(time.time_ns() // SECOND * SECOND)
     for number, status in enumerate(("firing", "resolved")):
         own = {"id": name, "status": status, "ended": now if status == "resolved" else ""}
         told = msgspec.convert(example(config.external_url, now) | own, ShownIncident)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
-from tracecore.notify.http import post
+from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind
 from tracecore.notify.message import Message
 
@@ -36,7 +35,10 @@ class Alertmanager(Kind, kw_only=True):
     REFRESH_S: ClassVar = 60.0
 
     def problem(self) -> str:
-        return "" if urlsplit(self.url).scheme in ("http", "https") else "alertmanager's url is not a URL"
+        problem = url_problem(self.url)
+        if not problem and "/api/" in f"{self.url}/":
+            problem = "is that of Alertmanager itself, without /api/…"
+        return f"alertmanager's url {problem}" if problem else ""
 
     def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         lasts = (datetime.now(UTC) + timedelta(seconds=4 * self.REFRESH_S)).isoformat()

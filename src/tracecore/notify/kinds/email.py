@@ -105,4 +105,9 @@ class Email(Kind, kw_only=True):
 
 def _is_address(text: str) -> bool:
     name, at, domain = text.rpartition("@")
-    return bool(at and name and domain) and text.isprintable() and not any(letter in text for letter in " ,;<>\n\r")
+    return (
+        bool(at and name and domain)
+        and text.isprintable()
+        and text.isascii()
+        and not any(letter in text for letter in " ,;<>\n\r")
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
-from tracecore.notify.http import post
-from tracecore.notify.kinds.kind import Kind
+from tracecore.notify.http import post, url_problem
+from tracecore.notify.kinds.kind import Kind, TryAgain
 from tracecore.notify.message import Message
 
 MAX_SUMMARY: Final = 1024
@@ -30,7 +29,8 @@ class PagerDuty(Kind, kw_only=True):
     EDITS: ClassVar = True
 
     def problem(self) -> str:
-        return "" if urlsplit(self.url).scheme in ("http", "https") else "pagerduty's url is not a URL"
+        problem = url_problem(self.url)
+        return f"pagerduty's url {problem}" if problem else ""
 
     def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         held = [one for one in message.incidents if one.status == "firing"]
@@ -60,5 +60,9 @@ class PagerDuty(Kind, kw_only=True):
             }
             if message.url:
                 event |= {"client_url": message.url, "links": [{"href": message.url, "text": "Incident"}]}
-        post(self.url, msgspec.json.encode(event))
+        try:
+            msgspec.json.decode(post(self.url, msgspec.json.encode(event)), type=dict[str, Any])
+        except msgspec.DecodeError:
+            # A proxy's page is no answer of PagerDuty; the same dedup_key again is the same page.
+            raise TryAgain("pagerduty answered something that is not JSON") from None
         return {"dedup_key": event["dedup_key"]}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
-from tracecore.notify.http import parts, post
+from tracecore.notify.http import parts, post, url_problem
 from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
 from tracecore.notify.message import Message
 
@@ -62,8 +62,10 @@ class Slack(Kind, kw_only=True):
             return "slack needs either bot_token_file or webhook_url_file"
         if self.bot_token and not self.channel:
             return "slack needs a channel beside bot_token_file"
-        address = self.webhook_url or self.api_url
-        return "" if urlsplit(address).scheme in ("http", "https") else "slack's address is not a URL"
+        if not self.bot_token.isascii():
+            return "slack's bot token has letters that no token has"
+        problem = url_problem(self.webhook_url or self.api_url)
+        return f"slack's address {problem}" if problem else ""
 
     def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         if self.webhook_url:

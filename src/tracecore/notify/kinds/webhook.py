@@ -7,11 +7,10 @@ import hmac
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import msgspec
 
-from tracecore.notify.http import post
+from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind
 from tracecore.notify.message import Message
 
@@ -31,7 +30,8 @@ class Webhook(Kind, kw_only=True):
     MOST: ClassVar = 1_000
 
     def problem(self) -> str:
-        return "" if urlsplit(self.url).scheme in ("http", "https") else "the webhook's url is not a URL"
+        problem = url_problem(self.url)
+        return f"the webhook's url {problem}" if problem else ""
 
     def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         body = msgspec.json.encode(message.document())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -81,7 +83,9 @@ def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServe
     Args:
         local: it speaks to somebody on this machine, who may have paths diagnosed.
     """
-    server: MCPServer = _StrictServer("tracecore", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
+    with _own_logging():
+        server: MCPServer = _StrictServer("tracecore", version=__version__, instructions=INSTRUCTIONS)
+    logging.getLogger("mcp").setLevel("ERROR")
 
     def who(context: Context[Any, Any], scope: str) -> Principal:
         request = context.request_context.request
@@ -196,6 +200,18 @@ def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServe
         return Completion(values=names[:MAX_COMPLETED], total=len(names), has_more=len(names) > MAX_COMPLETED)
 
     return server
+
+
+@contextmanager
+def _own_logging() -> Iterator[None]:
+    """Undo what is done to logging inside: the library sets up the whole program's, and would hide our warnings."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 def _runbook(name: str) -> str:
