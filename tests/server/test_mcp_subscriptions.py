@@ -21,7 +21,11 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 
+from starlette.types import Receive, Scope, Send
+
 from tracecore.server.app import make_app
+from tracecore.server.mcp.http import McpEndpoint
+from tracecore.server.principal import LOCAL
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
@@ -134,3 +138,26 @@ def test_a_session_is_its_owner_s_alone(served: Served) -> None:
             assert (await red.post(served.url, json=ping, headers=own)).status_code == 200
 
     asyncio.run(talk())
+
+
+def test_a_stream_that_the_server_s_end_cuts_short_is_ended(sqlite_store: Store) -> None:
+    """uvicorn complains in the log of an answer without an end."""
+    settings = Settings()
+    endpoint = McpEndpoint(make_app(sqlite_store, settings), sqlite_store, settings)
+
+    async def cut_short(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+
+    endpoint._app = cut_short
+    sent: list[Any] = []
+
+    async def talk() -> None:
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "state": {"principal": LOCAL}}
+        await endpoint(scope, None, send)  # type: ignore[arg-type]
+
+    asyncio.run(talk())
+    assert [message.get("more_body") for message in sent] == [None, True, False]

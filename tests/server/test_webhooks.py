@@ -149,6 +149,21 @@ def test_what_a_real_alertmanager_sent() -> None:
     assert (xid.code, xid.gpu, xid.node) == (79, "0000:3b:00.0", "gpu-node-17")
 
 
+@pytest.mark.parametrize(
+    ("instance", "node"),
+    [("10.0.0.7:9100", "10.0.0.7"), ("[2001:db8::1]:9100", "2001:db8::1"), ("gpu-node-17:9400", "gpu-node-17")],
+)
+def test_a_node_that_is_named_by_its_address(instance: str, node: str) -> None:
+    (fact,) = mapped(alertmanager(alert("KubeNodeNotReady", node="", instance=instance), NOW)).facts
+    assert isinstance(fact, NodeReadiness)
+    assert fact.node == node
+
+
+def test_a_number_that_is_too_long_is_no_code() -> None:
+    assert mapped(nvsentinel(cloud_event(errorCode=["7900000"]), NOW)).skipped == {"incomplete": 1}
+    assert mapped(alertmanager(alert("GPUXidError", xid="7900000"), NOW)).skipped == {"incomplete": 1}
+
+
 def test_the_same_alert_sent_again_is_the_same_fact() -> None:
     first, again = (mapped(alertmanager(alert("KubeNodeNotReady"), now)).facts[0] for now in (NOW, NOW + 10**12))
     assert (first.uid, first.time) == (again.uid, again.time)
@@ -173,6 +188,17 @@ JSON = st.recursive(
 def test_no_value_of_a_field_breaks_it(value: Any, field: str) -> None:
     found = mapped(nvsentinel(cloud_event(**{field: value}), NOW))
     assert len(found.facts) + sum(found.skipped.values()) >= 1
+
+
+def test_a_cloud_event_in_binary_mode(client: httpx.Client) -> None:
+    event = cloud_event()
+    headers = {f"ce-{name}": event[name] for name in ("specversion", "id", "source", "time", "type")}
+    answer = client.post("/api/v1/webhooks/nvsentinel", json=event["data"], headers=headers)
+    assert (answer.status_code, answer.json()["new"]) == (200, 2)
+    again = client.post("/api/v1/webhooks/nvsentinel", json=event)
+    assert again.json()["known"] == 2, "the same event, whichever way it comes"
+    del headers["ce-id"]
+    assert client.post("/api/v1/webhooks/nvsentinel", json=event["data"], headers=headers).status_code == 422
 
 
 def test_over_the_api(client: httpx.Client) -> None:

@@ -18,7 +18,7 @@ from tracecore.server.answers import answer, says
 from tracecore.server.ingest import Ingest
 from tracecore.server.principal import Principal, require
 from tracecore.server.webhooks.report import Report, mapped
-from tracecore.server.webhooks.senders import MOST, BadPayload, alertmanager, nvsentinel
+from tracecore.server.webhooks.senders import MOST, BadPayload, alertmanager, in_one_piece, nvsentinel
 from tracecore.signals.otlp import encoding
 
 
@@ -107,7 +107,7 @@ async def _take(sender: str, request: Request, who: Principal) -> Response:
 
     def work() -> Heard:
         try:
-            reports = _SENDERS[sender](msgspec.json.decode(body), now)
+            reports = _SENDERS[sender](in_one_piece(request.headers, msgspec.json.decode(body)), now)
         except (msgspec.DecodeError, RecursionError):
             raise HTTPException(400, "the body is not JSON") from None
         except BadPayload as error:

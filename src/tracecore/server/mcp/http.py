@@ -12,7 +12,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracecore.server.mcp.subscriptions import IncidentEvents, Subscriptions
 from tracecore.server.mcp.tools import make_mcp
@@ -67,4 +67,14 @@ class McpEndpoint:
         # A session is its owner's: with another token its id is unknown.
         token = AccessToken(token="", client_id=f"{found.how}:{found.tenant}:{found.name}", scopes=[])
         user = AuthenticatedUser(token)
-        await self._app({**scope, "path": "/mcp", "root_path": "", "user": user}, receive, send)
+        under_way = False
+
+        async def passed_on(message: Message) -> None:
+            nonlocal under_way
+            under_way = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await send(message)
+
+        await self._app({**scope, "path": "/mcp", "root_path": "", "user": user}, receive, passed_on)
+        if under_way:
+            # The library leaves streams without an end when the server stops, of which uvicorn complains.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

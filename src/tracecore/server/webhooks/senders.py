@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -12,6 +14,8 @@ from tracecore.server.webhooks.report import MAX_NAME, Report, pci_of, text_of
 
 #: Reports of one request.
 MOST: Final = 1_000
+#: Digits of an error's number.
+MAX_CODE: Final = 6
 #: Labels in which alerts say where and what.
 _NODE: Final = ("node", "Hostname", "hostname", "host", "kubernetes_node", "nodename", "instance")
 _PCI: Final = ("pci_bus_id", "pci", "busid")
@@ -23,6 +27,15 @@ _SAME: Final = ("nodeName", "agent", "checkName", "generatedTimestamp", "isHealt
 
 class BadPayload(ValueError):
     """It is not what this sender sends; the message says why."""
+
+
+def in_one_piece(headers: Mapping[str, str], payload: object) -> object:
+    """A CloudEvent in binary mode, whose attributes are headers, as one in structured mode; anything else as it is."""
+    if "ce-specversion" not in headers:
+        return payload
+    return {
+        name: unquote(value) for name in ("specversion", "id", "source", "time") if (value := headers.get(f"ce-{name}"))
+    } | {"data": payload}
 
 
 def nvsentinel(payload: object, now: int) -> list[Report]:
@@ -68,7 +81,7 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
         healthy=health.get("isHealthy") is True,
         message=text_of(health.get("message")),
         node=text_of(health.get("nodeName"), MAX_NAME),
-        code=code[:6],
+        code=code,
         pci=pci_of(places.get("PCI")),
         time=made or moment(event.get("time")) or now,
     )
@@ -77,7 +90,8 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
 def _number(code: object) -> str:
     """The number of an error code: `79`, `XID_79`; empty where it has none."""
     text = str(code) if isinstance(code, str | int) and len(str(code)) < 40 else ""
-    return text if text.isdecimal() else text.rpartition("_")[2] if text.upper().startswith(("XID_", "SXID_")) else ""
+    number = text.rpartition("_")[2] if text.upper().startswith(("XID_", "SXID_")) else text
+    return number if number.isdecimal() and len(number) <= MAX_CODE else ""
 
 
 def alertmanager(payload: object, now: int) -> list[Report]:
@@ -89,7 +103,7 @@ def alertmanager(payload: object, now: int) -> list[Report]:
     alerts = payload.get("alerts") if isinstance(payload, dict) else None
     if not isinstance(alerts, list):
         raise BadPayload("expected Alertmanager's webhook payload, with `alerts`")
-    if isinstance(payload, dict) and payload.get("version", "4") != "4":
+    if isinstance(payload, dict) and str(payload.get("version", "4")) != "4":
         raise BadPayload(f"expected version 4 of Alertmanager's webhook payload, not {str(payload['version'])[:40]!r}")
     if len(alerts) > MOST:
         raise BadPayload(f"more than {MOST} alerts in one request; set max_alerts")
@@ -101,7 +115,7 @@ def _alert(alert: dict[str, Any], now: int) -> Report:
     healthy = alert.get("status") == "resolved"
     began = moment(alert.get("startsAt")) or now
     time = (moment(alert.get("endsAt")) or now) if healthy else began
-    code = next((labels[name] for name in _CODE if labels.get(name, "").isdecimal()), "")
+    code = next((found for name in _CODE if (found := _number(labels.get(name)))), "")
     node = next((labels[name] for name in _NODE if labels.get(name)), "")
     return Report(
         origin="alertmanager",
@@ -110,8 +124,9 @@ def _alert(alert: dict[str, Any], now: int) -> Report:
         name=labels.get("alertname", "")[:MAX_NAME],
         healthy=healthy,
         message=text_of(notes.get("description") or notes.get("summary") or notes.get("message")),
-        node=node.partition(":")[0][:MAX_NAME],
-        code=code[:6],
+        # `instance` has a port; an IPv6 address is written in brackets then.
+        node=(node[1:].partition("]")[0] if node.startswith("[") else node.partition(":")[0])[:MAX_NAME],
+        code=code,
         pci=next((found for name in _PCI if (found := pci_of(labels.get(name)))), ""),
         time=time,
     )
