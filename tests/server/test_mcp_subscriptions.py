@@ -20,7 +20,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
-
 from starlette.types import Receive, Scope, Send
 
 from tracecore.server.app import make_app

@@ -18,6 +18,7 @@ from tracecore.server.pages.templating import STATIC
 from tracecore.server.settings import Settings
 from tracecore.store.nodes import NodeReport
 from tracecore.store.store import Store
+from tracecore.store.tables import notifications
 
 NOW = 1_790_000_000_000_000_000
 
@@ -59,6 +60,27 @@ def empty(tmp_path: Path) -> Iterator[tuple[httpx.Client, Store]]:
     ):
         yield client, store
     store.close()
+
+
+def test_an_incident_shows_who_was_told_what(empty: tuple[httpx.Client, Store]) -> None:
+    client, store = empty
+    store.put_incident({"id": "incident-1", "headline": "GPU 3 fell off the bus", "job": "llama"}, NOW)
+    told = {"incident": 1, "state": "sent", "tries": 1, "due_at": NOW, "created_at": NOW, "sent_at": NOW, "error": ""}
+    rows = [
+        ("slack/0", 1, "opened", "Job llama stalled", {}),
+        ("pagerduty/0", 1, "opened", "Job llama stalled", {"state": "pending", "tries": 3, "error": "answered 500"}),
+        ("slack/0", 2, "resolved", "Resolved: GPU 3 fell off the bus", {}),
+    ]
+    with store.database.write() as connection:
+        for number, (way, revision, reason, title, more) in enumerate(rows):
+            own = {"receiver": f"oncall ({way})", "revision": revision, "reason": reason, "title": title}
+            connection.execute(notifications.insert(), {**told, **own, "delivery": str(number), **more})
+    page = client.get("/incidents/incident-1").text
+    shown = page[page.index('id="sent-title"') : page.index('id="actions-title"')]
+    text = " ".join(re.sub(r"<[^>]+>", " ", shown).split())
+    assert text.count("Job llama stalled") == 1, "one message to two receivers"
+    assert text.index("Resolution, revision 2") < text.index("New, revision 1") < text.index("oncall (pagerduty/0)")
+    assert "3 tries: answered 500" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final, Literal
 
 import msgspec
@@ -24,7 +25,7 @@ from tracecore.server.pages.templating import STATIC, environment, render
 from tracecore.server.principal import Principal
 from tracecore.store.incidents import IncidentQuery
 from tracecore.store.people import Deed
-from tracecore.store.records import IncidentDetail, IncidentRow
+from tracecore.store.records import IncidentDetail, IncidentRow, Notification
 from tracecore.store.store import Store
 
 router = APIRouter()
@@ -178,7 +179,7 @@ def _one(
         if row.fingerprint
         else [],
         "history": _history(detail),
-        "notifications": detail.notifications,
+        "messages": _messages(detail.notifications),
         "not_sent": detail.not_sent,
         "actions": detail.actions,
         "revisions": _revisions(detail),
@@ -199,6 +200,29 @@ def _list(value: object) -> list[Any]:
 
 def _dicts(value: object) -> list[dict[str, Any]]:
     return [one for one in _list(value) if isinstance(one, dict)]
+
+
+class SentMessage(msgspec.Struct):
+    """What was told, and to whom."""
+
+    title: str
+    why: str
+    revision: int
+    to: list[Notification]
+
+
+_WHY: Final = {
+    "opened": "New", "joined": "Added to the thread", "updated": "Changed in place", "resolved": "Resolution",
+    "repeated": "Reminder",
+}  # fmt: skip
+
+
+def _messages(notifications: list[Notification]) -> list[SentMessage]:
+    """Notifications that say the same at about the same time as one message, newest first."""
+    return [
+        SentMessage(title=title, why=_WHY.get(reason, reason), revision=revision, to=[*told])
+        for (title, reason, revision), told in groupby(notifications, lambda one: (one.title, one.reason, one.revision))
+    ]
 
 
 class Quote(msgspec.Struct):
