@@ -23,6 +23,7 @@ from tracecore.notify.config import Receiver as Group
 from tracecore.notify.kinds import Kind, TryAgain
 from tracecore.notify.message import Message
 from tracecore.notify.routes import SECOND, Route
+from tracecore.store.records import Matcher
 from tracecore.store.store import Store
 
 from .conftest import Clock, Receiver, World, incident
@@ -56,11 +57,24 @@ class Desk(Kind, kw_only=True):
         return {"first": before.get("first", message.delivery)}
 
 
+class ForgetfulDesk(Desk, kw_only=True):
+    """One that takes what it does not hear of again for over, as Alertmanager does."""
+
+    REFRESH_S: ClassVar = 30.0
+
+
+class Letters(Desk, kw_only=True):
+    """One whose messages cannot be changed, as e-mail's; its server drops a letter it knows by its `Message-ID`."""
+
+    EDITS: ClassVar = False
+
+
 EVENTS = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 3)),
     st.tuples(st.just("better"), st.integers(0, 3)),
     st.tuples(st.just("resolve"), st.integers(0, 3)),
     st.tuples(st.just("again"), st.integers(0, 3)),
+    st.tuples(st.just("silence"), st.integers(0, 3)),
     st.tuples(st.just("wait"), st.integers(1, 40)),
     st.tuples(st.just("restart"), st.just(0)),
 )
@@ -70,14 +84,15 @@ EVENTS = st.one_of(
 @given(
     events=st.lists(EVENTS, min_size=3, max_size=25),
     fates=st.lists(st.sampled_from(["take", "take", "away", "lose", "crash"]), max_size=12),
+    kind=st.sampled_from([Desk, ForgetfulDesk, Letters]),
 )
-def test_one_incident_one_page(events: list[tuple[str, int]], fates: list[str]) -> None:
+def test_one_incident_one_page(events: list[tuple[str, int]], fates: list[str], kind: type[Desk]) -> None:
     Desk.taken, Desk.plan = {}, list(fates)
     route = Route(
         path="0", receiver="desk", group_by=["pattern"], group_wait=5 * SECOND, group_interval=10 * SECOND,
         repeat_interval=10**6 * SECOND,
     )  # fmt: skip
-    config = Config(receivers={"desk": Group(name="desk", ways=[Desk(name="desk/0")])}, route=route)
+    config = Config(receivers={"desk": Group(name="desk", ways=[kind(name="desk/0")])}, route=route)
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"{folder}/store.db", durable=False)
         world = World(store, Clock(), config)
@@ -101,7 +116,8 @@ def test_one_incident_one_page(events: list[tuple[str, int]], fates: list[str]) 
             assert last[name] == "firing"
         elif name in last:
             assert last[name] == "resolved"
-    reopened = {f"incident-{which}" for what, which in events if what == "again"}
+    # Who was told that all is over is told again where an incident lasts after its silence.
+    reopened = {f"incident-{which}" for what, which in events if what in ("again", "silence")}
     assert all(count == 1 for name, count in woken.items() if name not in reopened), woken
 
 
@@ -115,6 +131,11 @@ def _play(world: World, events: list[tuple[str, int]]) -> dict[str, bool]:
             world.run(which, step=4)
         elif what == "restart":
             world.restart()
+        elif what == "silence":
+            now = world.clock.now
+            world.store.silences.create(
+                [Matcher(name="incident", value=name)], who="ada", now=now, ends_at=now + 60 * SECOND
+            )
         elif what == "put" and not revisions[which]:
             revisions[which] += 1
             world.put(str(which), revision=1)
