@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tracecore.cli.main import main
 from tracecore.notify.config import FileError, read
-from tracecore.notify.inhibition import InhibitRule, inhibitor
+from tracecore.notify.inhibition import Inhibition, InhibitRule
 from tracecore.notify.intervals import TimeInterval, ends
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels, all_match, parse
@@ -121,15 +121,27 @@ def rule(equal: list[str]) -> InhibitRule:
 )
 def test_inhibition(equal: list[str], source: Labels, target: Labels, inhibits: bool) -> None:
     active = [("source", source | {"pattern": ["gpu_fault"]}), ("target", target | {"severity": ["warning"]})]
-    found = inhibitor("target", active[1][1], active, [rule(equal)])
+    found = Inhibition(active, [rule(equal)]).inhibitor("target", active[1][1])
     assert found == ("source" if inhibits else "")
 
 
 def test_two_that_are_source_and_target_do_not_inhibit_each_other() -> None:
     both = {"pattern": ["gpu_fault"], "severity": ["warning"], "node": ["n1"]}
     active = [("one", both), ("other", dict(both))]
-    assert not inhibitor("one", both, active, [rule(["node"])])
-    assert not inhibitor("other", both, active, [rule(["node"])])
+    inhibition = Inhibition(active, [rule(["node"])])
+    assert not inhibition.inhibitor("one", both)
+    assert not inhibition.inhibitor("other", both)
+
+
+def test_thousands_of_open_incidents_inhibit_in_time() -> None:
+    active: list[tuple[str, Labels]] = [
+        (f"source-{n}", {"pattern": ["gpu_fault"], "node": [f"n{n}"]}) for n in range(10_000)
+    ]
+    inhibition = Inhibition(active, [rule(["node"])])
+    begun = process_time()
+    for n in range(0, 10_000, 10):
+        assert inhibition.inhibitor("target", {"severity": ["warning"], "node": [f"n{n}"]}) == f"source-{n}"
+    assert process_time() - begun < 2
 
 
 AM = "receivers: [{{name: a, alertmanager_configs: [{{url: '{}'}}]}}]\nroute: {{receiver: a}}\n"

@@ -73,12 +73,28 @@ def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[
     return found
 
 
+def active_labels(connection: Connection, config: Config, most: int) -> list[tuple[str, Labels]]:
+    """Ids and labels of the incidents that are not resolved, newest first."""
+    table = incidents.c
+    query = select(
+        table.id, table.job, table.pattern, table.failure_class, table.fingerprint, table.state, table.tenant,
+        table.places, table.document,
+    )  # fmt: skip
+    rows = connection.execute(query.where(table.active == 1).order_by(table.number.desc()).limit(most))
+    return [(row.id, _labels(row, config, _DOCUMENT.decode(row.document))) for row in rows]
+
+
+def _labels(row: Any, config: Config, document: dict[str, Any]) -> Labels:
+    return labels_of(
+        id=row.id, job=row.job, pattern=row.pattern, failure_class=row.failure_class, fingerprint=row.fingerprint,
+        state=row.state, tenant=row.tenant, nodes=_PLACES.decode(row.places or "{}").get("node", ()),
+        document=document, rules=config.labels,
+    )  # fmt: skip
+
+
 def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
     document, places = _DOCUMENT.decode(row.document), _PLACES.decode(row.places or "{}")
-    labels = labels_of(
-        id=row.id, job=row.job, pattern=row.pattern, failure_class=row.failure_class, fingerprint=row.fingerprint,
-        state=row.state, tenant=row.tenant, nodes=places.get("node", ()), document=document, rules=config.labels,
-    )  # fmt: skip
+    labels = _labels(row, config, document)
     failure = document.get("failure")
     retry = failure.get("retry") if isinstance(failure, dict) else None
     decision = retry.get("reason") if isinstance(retry, dict) else ""

@@ -22,27 +22,54 @@ class InhibitRule(msgspec.Struct, kw_only=True):
     equal: list[str] = []
 
 
-def inhibitor(name: str, labels: Labels, active: Iterable[tuple[str, Labels]], rules: Sequence[InhibitRule]) -> str:
-    """Name the active incident that inhibits this one; empty where none does.
+class Inhibition:
+    """The rules, and the active incidents that are sources of one of them."""
 
-    Args:
-        name: the incident's id; it never inhibits itself.
-        active: ids and labels of all incidents that are not resolved.
-    """
-    own = [rule for rule in rules if all_match(rule.target_matchers, labels)]
-    if not own:
+    def __init__(self, active: Iterable[tuple[str, Labels]], rules: Sequence[InhibitRule]) -> None:
+        """
+        Args:
+            active: ids and labels of all incidents that are not resolved.
+        """
+        known = [*active]
+        self._rules = [(rule, _by_label(rule, known)) for rule in rules]
+
+    def inhibitor(self, name: str, labels: Labels) -> str:
+        """Name the active incident that inhibits this one; empty where none does.
+
+        Args:
+            name: the incident's id; it never inhibits itself.
+        """
+        for rule, sources in self._rules:
+            if not all_match(rule.target_matchers, labels):
+                continue
+            is_source = all_match(rule.source_matchers, labels)
+            for value in _values(rule, labels):
+                for other, theirs in sources.get(value, ()):
+                    if other == name or not _share(rule.equal, labels, theirs):
+                        continue
+                    # Two incidents that are source and target of one rule would inhibit each other.
+                    if not (is_source and all_match(rule.target_matchers, theirs)):
+                        return other
         return ""
-    for other, theirs in active:
-        if other == name:
-            continue
-        for rule in own:
-            if not all_match(rule.source_matchers, theirs) or not _share(rule.equal, labels, theirs):
-                continue
-            # Two incidents that are source and target of one rule would inhibit each other.
-            if all_match(rule.source_matchers, labels) and all_match(rule.target_matchers, theirs):
-                continue
-            return other
-    return ""
+
+
+def is_target(labels: Labels, rules: Iterable[InhibitRule]) -> bool:
+    """Tell whether a rule could inhibit an incident."""
+    return any(all_match(rule.target_matchers, labels) for rule in rules)
+
+
+def _by_label(rule: InhibitRule, active: Iterable[tuple[str, Labels]]) -> dict[str, list[tuple[str, Labels]]]:
+    """The sources of a rule by the values of its first `equal` label: a fleet can have thousands of them."""
+    found: dict[str, list[tuple[str, Labels]]] = {}
+    for name, labels in active:
+        if all_match(rule.source_matchers, labels):
+            for value in _values(rule, labels):
+                found.setdefault(value, []).append((name, labels))
+    return found
+
+
+def _values(rule: InhibitRule, labels: Labels) -> Sequence[str]:
+    return (rule.equal and labels.get(rule.equal[0])) or [""]
 
 
 def _share(equal: Sequence[str], one: Labels, other: Labels) -> bool:

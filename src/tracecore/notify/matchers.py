@@ -49,5 +49,4 @@ def parse(text: str) -> Matcher:
 
 def all_match(matchers: Iterable[Matcher], labels: Mapping[str, Sequence[str]]) -> bool:
     """Tell whether every matcher holds for these labels."""
-    held = {name: [*values] for name, values in labels.items()}
-    return all(matches(matcher, held) for matcher in matchers)
+    return all(matches(matcher, labels) for matcher in matchers)

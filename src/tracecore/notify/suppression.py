@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from sqlalchemy import Connection
@@ -9,29 +10,26 @@ from sqlalchemy import Connection
 from tracecore.notify import incidents
 from tracecore.notify.config import Config
 from tracecore.notify.incidents import KnownIncident
-from tracecore.notify.inhibition import inhibitor
+from tracecore.notify.inhibition import Inhibition, is_target
 from tracecore.notify.intervals import ends
-from tracecore.notify.matchers import Labels, all_match
+from tracecore.notify.matchers import all_match
 from tracecore.notify.routes import SECOND, Route
 from tracecore.patterns.contract import rfc3339
 from tracecore.store.records import Silence
-from tracecore.store.tables import incidents as incident_table
 
-#: Incidents that can inhibit others.
-MAX_ACTIVE: Final = 5_000
+log = logging.getLogger(__name__)
+
+#: Incidents that can inhibit others, the newest of them.
+MAX_ACTIVE: Final = 20_000
 
 
 class Suppression:
     """The reasons not to notify at one time."""
 
     def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
-        self._config, self._now = config, now
+        self._connection, self._config, self._now = connection, config, now
         self._silences = [one for one in silences if one.starts_at <= now]
-        self._active: list[tuple[str, Labels]] = []
-        if config.inhibit_rules:
-            condition = incident_table.c.active == 1
-            found = incidents.load(connection, config, condition)
-            self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
+        self._inhibition: Inhibition | None = None
 
     def why(self, one: KnownIncident, route: Route) -> str:
         """Say why a route tells nobody of an incident now; empty where nothing keeps it back."""
@@ -43,8 +41,19 @@ class Suppression:
             return muted
         if not one.active:
             return ""
-        other = inhibitor(one.id, one.labels, self._active, self._config.inhibit_rules)
+        other = self._inhibitor(one)
         return f"inhibited by {other}" if other else ""
+
+    def _inhibitor(self, one: KnownIncident) -> str:
+        # Most incidents are no target of any rule, and the sources need not be read for them.
+        if not is_target(one.labels, self._config.inhibit_rules):
+            return ""
+        if self._inhibition is None:
+            active = incidents.active_labels(self._connection, self._config, MAX_ACTIVE)
+            if len(active) == MAX_ACTIVE:
+                log.warning("more than %d incidents are open: only the newest inhibit others", MAX_ACTIVE)
+            self._inhibition = Inhibition(active, self._config.inhibit_rules)
+        return self._inhibition.inhibitor(one.id, one.labels)
 
     def _muted(self, route: Route) -> str:
         windows = self._config.time_intervals

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -198,9 +198,9 @@ def check(matchers: Sequence[Matcher]) -> None:
         raise BadMatcher("one matcher has to say what to silence: use = or =~ with a value")
 
 
-def matches(matcher: Matcher, labels: dict[str, list[str]]) -> bool:
+def matches(matcher: Matcher, labels: Mapping[str, Sequence[str]]) -> bool:
     """Whether a matcher is true of an incident; a label with several values matches where one of them does."""
-    values = labels.get(matcher.name) or [""]
+    values = labels.get(matcher.name) or ("",)
     if matcher.op in ("=", "!="):
         found = matcher.value in values
     else:
