@@ -124,6 +124,23 @@ def test_an_incident_that_comes_back_after_its_thread_was_closed_is_told_in_it(w
     assert {body["key"] for body in receiver.bodies()} == {"incident-1"}
 
 
+def test_a_group_that_never_ends_forgets_what_was_over_long_ago(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver).replace("group_by: [job]", "group_by: [cluster]"))
+    made.put("lasts")
+    made.put("short")
+    made.run(5)
+    made.put("short", revision=2, state="resolved")
+    made.run(5)
+    assert {one["id"] for one in receiver.bodies()[-1]["incidents"]} == {"incident-lasts", "incident-short"}
+    made.run(7 * 3600, step=600)
+    made.put("new")
+    made.run(700, step=10)
+    assert {one["id"] for one in receiver.bodies()[-1]["incidents"]} == {"incident-lasts", "incident-new"}
+    made.put("short", revision=3)
+    made.run(60, step=5)
+    assert "incident-short" in receiver.bodies()[-1]["new"], "it is told where it comes back"
+
+
 def test_a_message_that_cannot_be_made_does_not_hold_up_the_others(
     world: Make, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

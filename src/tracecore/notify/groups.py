@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, and_, delete, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, not_, select, update
 
 from tracecore.notify.config import Config
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.database import Database
-from tracecore.store.tables import notification_groups, notification_members
+from tracecore.store.tables import incidents, notification_groups, notification_members
 
 #: No notification for an incident without news for so long: a cold start does not replay old failures.
 STALE: Final = 3600 * SECOND
@@ -129,13 +129,19 @@ def due(connection: Connection, now: int, limit: int) -> list[Row[Any]]:
     return [*connection.execute(query.order_by(_GROUPS.next_at).limit(limit))]
 
 
-def members(connection: Connection, group: int) -> list[Row[Any]]:
-    """The members of a group."""
-    return [
-        *connection.execute(
-            select(notification_members).where(_MEMBERS.notification_group == group).order_by(_MEMBERS.incident)
-        )
-    ]
+def members(connection: Connection, group: int, since: int) -> list[Row[Any]]:
+    """The members of a group.
+
+    Args:
+        since: leave out whose resolution was told and is older; a group of a whole fleet may never end.
+    """
+    over = and_(_MEMBERS.told == "resolved", incidents.c.active == 0, incidents.c.resolved_at < since)
+    query = (
+        select(notification_members)
+        .join(incidents, incidents.c.number == _MEMBERS.incident)
+        .where(_MEMBERS.notification_group == group, not_(func.coalesce(over, False)))
+    )
+    return [*connection.execute(query.order_by(_MEMBERS.incident))]
 
 
 def keep_reasons(connection: Connection, group: int, rows: Iterable[Row[Any]], reasons: dict[int, str]) -> None:

@@ -255,7 +255,7 @@ class Notifier:
                 group=group.number, way=way, message=kept.message, before=msgspec.json.decode(group.reference),
                 uncertain=True, tries=group.tries, interval=route.group_interval, told=kept.told,
             )  # fmt: skip
-        rows = groups.members(connection, group.number)
+        rows = groups.members(connection, group.number, now - self._config.thread_lifetime)
         known = incidents.by_number(connection, self._config, [row.incident for row in rows])
         reasons = {number: suppression.why(one, route) for number, one in known.items()}
         told_before = {row.incident: row.told for row in rows}
