@@ -430,6 +430,24 @@ route: {{receiver: mail, group_wait: 0s, group_interval: 10s}}
     assert f"In-Reply-To: {first}" in over
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_apprise_reaches_the_rest(world: Make, receiver: Receiver, tmp_path: Path) -> None:
+    pytest.importorskip("apprise", reason="the extra `notify` is not installed")
+    (tmp_path / "url").write_text(receiver.url.replace("http:", "json:") + "/service")
+    made = world(f"""
+receivers: [{{name: rest, apprise_configs: [{{url_file: "{tmp_path / "url"}"}}]}}]
+route: {{receiver: rest, group_wait: 0s, group_interval: 10s}}
+""")
+    receiver.faults = [500]
+    made.put()
+    made.run(5)
+    made.put(revision=2, state="resolved")
+    made.run(30)
+    opened, over = receiver.bodies("/service")
+    assert (opened["type"], over["type"]) == ("failure", "success")
+    assert over["title"].startswith("Resolved: Rank 2 never entered")
+
+
 def test_metrics_say_what_was_sent_and_what_waits(slack: World, receiver: Receiver) -> None:
     from starlette.testclient import TestClient
 
