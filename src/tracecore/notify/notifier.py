@@ -459,7 +459,7 @@ class Notifier:
 
 
 def _standing(one: KnownIncident, reason: str, told: str, way: Kind) -> Standing:
-    """How an incident stands for a group.
+    """Return the standing of an incident in a group.
 
     Args:
         reason: what keeps it back; empty where nothing does.

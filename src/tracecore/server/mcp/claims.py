@@ -293,7 +293,7 @@ def _classes(detail: IncidentDetail, said: _Sentence) -> Iterator[_Field]:
 
 
 def _facts(detail: IncidentDetail) -> Iterator[list[_Sentence]]:
-    """What the incident says, each fact in its sentences. A quoted line is one sentence."""
+    """Yield each fact of the incident in its sentences. A quoted line is one sentence."""
     for text in (detail.incident.headline, *(piece.text for piece in detail.evidence)):
         # Behind a comma something else can be told of something else; within a list of ranks it is not.
         yield [_Sentence(clause) for part in _parts(text) for clause in _CLAUSE.split(part) if clause.strip()]

@@ -203,7 +203,7 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 class SentMessage(msgspec.Struct):
-    """What was told, and to whom."""
+    """One message, and everybody it was sent to."""
 
     title: str
     why: str
