@@ -50,8 +50,9 @@ LEASE: Final = 15 * SECOND
 POLL_S: Final = 0.2
 #: Changes and groups of one look.
 BATCH: Final = 500
-#: Deliveries at the same time: in all, and of one way, so that a slow receiver does not hold up the others.
-WORKERS: Final = 16
+#: Deliveries at the same time: in all, and of one way, so that slow receivers do not hold up the others. A receiver
+#: that sends the headers of its answer one byte at a time keeps its workers.
+WORKERS: Final = 64
 WORKERS_OF_A_WAY: Final = 8
 #: Seconds of the longest pause between two attempts.
 LONGEST_S: Final = 300.0
