@@ -44,12 +44,12 @@ class Receiver:
     Attributes:
         requests: path, headers and body of each request, in order.
         faults: what to do with the next requests: a status, `hang`, `drop` (no answer), `deaf` (takes it, no answer) or
-            `drip` (answers a byte at a time).
+            `drip` (answers a byte at a time); bytes are the answer of a proxy that passes nothing on.
     """
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
-        self.faults: list[int | str] = []
+        self.faults: list[int | str | bytes] = []
         self.headers: dict[str, str] = {}
         self.messages: dict[str, dict[str, Any]] = {}
         outer = self
@@ -63,6 +63,11 @@ class Receiver:
                     return
                 if fault == "hang":
                     time.sleep(2)
+                if isinstance(fault, bytes):
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(fault)
+                    return
                 if isinstance(fault, int) and fault:
                     self.send_response(fault)
                     for name, value in outer.headers.items():

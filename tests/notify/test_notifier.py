@@ -383,12 +383,33 @@ route: {{receiver: pager, group_wait: 0s}}
     made.run(5)
     made.store.people.act("incident-1", "acknowledge", "ada", made.clock.now)
     made.run(5)
-    made.put(revision=3, state="resolved")
+    made.put(revision=3, headline="GPU 3 fell off the bus (Xid 79)")
+    made.run(5)
+    made.put(revision=4, state="resolved")
     made.run(5)
     events = receiver.bodies()
-    assert [event["event_action"] for event in events] == ["trigger", "trigger", "acknowledge", "resolve"]
+    assert [event["event_action"] for event in events] == [
+        "trigger", "trigger", "acknowledge", "trigger", "acknowledge", "resolve",
+    ]  # fmt: skip
     assert {event["dedup_key"] for event in events} == {"incident-1"}
     assert events[1]["payload"]["severity"] == "critical"
+    assert "Xid 79" in events[3]["payload"]["summary"], "who acknowledged it gets a better diagnosis too"
+
+
+@pytest.mark.parametrize("page", [b"<html>sign in</html>", b"[]", b""])
+def test_a_proxy_s_page_is_no_answer_of_pagerduty(world: Make, receiver: Receiver, tmp_path: Path, page: bytes) -> None:
+    (tmp_path / "key").write_text("R0UT1NG")
+    made = world(f"""
+receivers:
+  - name: pager
+    pagerduty_configs: [{{routing_key_file: "{tmp_path / "key"}", url: "{receiver.url}/v2/enqueue"}}]
+route: {{receiver: pager, group_wait: 0s}}
+""")
+    receiver.faults = [page]
+    made.put()
+    made.run(5)
+    assert made.notifier.counts == {"retried": 1, "sent": 1}
+    assert len(receiver.requests) == 1, "the second one reached PagerDuty"
 
 
 def test_alertmanager_s_labels_stay_the_same(world: Make, receiver: Receiver) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.message import Message, ShownIncident
 
 MAX_SUMMARY: Final = 1024
 MAX_KEY: Final = 255
@@ -34,35 +34,41 @@ class PagerDuty(Kind, kw_only=True):
 
     def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         held = [one for one in message.incidents if one.status == "firing"]
-        event: dict[str, Any] = {"routing_key": self.routing_key, "dedup_key": message.key[:MAX_KEY]}
+        title = message.title[:MAX_SUMMARY] or "incident"
         if message.status == "resolved":
-            event["event_action"] = "resolve"
-        elif message.reason == "updated" and held and all(one.acknowledged_by for one in held):
-            event["event_action"] = "acknowledge"
+            self._post(message, {"event_action": "resolve"})
         else:
-            first = (held or message.incidents)[0]
-            event |= {
-                "event_action": "trigger",
-                "client": "tracecore",
-                "payload": {
-                    "summary": message.title[:MAX_SUMMARY] or "incident",
-                    "source": first.job or first.where or "tracecore",
-                    "severity": message.severity,
-                    "timestamp": first.since,
-                    "component": ",".join(first.labels.get("node", ())[:3]),
-                    "group": first.job,
-                    "class": ",".join(first.labels.get("pattern", ())),
-                    "custom_details": {
-                        "text": message.text[:20_000],
-                        "incidents": [one.id for one in message.incidents],
-                    },
-                },
-            }
-            if message.url:
-                event |= {"client_url": message.url, "links": [{"href": message.url, "text": "Incident"}]}
+            acknowledged = message.reason == "updated" and held and all(one.acknowledged_by for one in held)
+            if not acknowledged or title != before.get("summary", title):
+                # A page that somebody has acknowledged takes a better diagnosis too, and wakes nobody.
+                self._post(message, self._trigger(message, title, (held or message.incidents)[0]))
+            if acknowledged:
+                self._post(message, {"event_action": "acknowledge"})
+        return {"dedup_key": message.key[:MAX_KEY], "summary": title}
+
+    def _trigger(self, message: Message, title: str, first: ShownIncident) -> dict[str, Any]:
+        event: dict[str, Any] = {
+            "event_action": "trigger",
+            "client": "tracecore",
+            "payload": {
+                "summary": title,
+                "source": first.job or first.where or "tracecore",
+                "severity": message.severity,
+                "timestamp": first.since,
+                "component": ",".join(first.labels.get("node", ())[:3]),
+                "group": first.job,
+                "class": ",".join(first.labels.get("pattern", ())),
+                "custom_details": {"text": message.text[:20_000], "incidents": [one.id for one in message.incidents]},
+            },
+        }
+        if message.url:
+            event |= {"client_url": message.url, "links": [{"href": message.url, "text": "Incident"}]}
+        return event
+
+    def _post(self, message: Message, event: dict[str, Any]) -> None:
+        event |= {"routing_key": self.routing_key, "dedup_key": message.key[:MAX_KEY]}
         try:
             msgspec.json.decode(post(self.url, msgspec.json.encode(event)), type=dict[str, Any])
         except msgspec.DecodeError:
             # A proxy's page is no answer of PagerDuty; the same dedup_key again is the same page.
             raise TryAgain("pagerduty answered something that is not JSON") from None
-        return {"dedup_key": event["dedup_key"]}
