@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 
 from tracecore.server.app import make_app
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
 
@@ -61,7 +61,7 @@ class Served:
 
 @pytest.fixture
 def served(sqlite_store: Store) -> Iterator[Served]:
-    with running(make_app(sqlite_store, Settings(auth=True, behind_proxy=True, rate=0))) as address:
+    with running(make_app(sqlite_store, ServerSettings(auth=True, behind_proxy=True, rate=0))) as address:
         yield Served(sqlite_store, address)
 
 

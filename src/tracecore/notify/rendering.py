@@ -10,7 +10,7 @@ import msgspec
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 MAX_TITLE: Final = 1_000
 MAX_TEXT: Final = 20_000
@@ -65,7 +65,7 @@ class BadTemplate(ValueError):
     """A template that cannot be used; the message says where and why."""
 
 
-def render(message: Message, templates: Mapping[str, str]) -> None:
+def render(message: NotificationMessage, templates: Mapping[str, str]) -> None:
     """Set a message's title and text. A template of one's own that fails is replaced by the default one."""
     own: dict[str, Any] = msgspec.to_builtins(message)
     title = " ".join(_rendered(templates.get("title", TITLE), TITLE, own).split())

@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.notify.http import post
 from tracecore.notify.kinds.kind import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 MAX_LABEL: Final = 256
 MAX_ANNOTATION: Final = 4096
@@ -36,7 +36,7 @@ class Alertmanager(Kind, kw_only=True):
     def problem(self) -> str:
         return "" if urlsplit(self.url).scheme in ("http", "https") else "alertmanager's url is not a URL"
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         lasts = (datetime.now(UTC) + timedelta(seconds=4 * self.REFRESH_S)).isoformat()
         alerts = []
         for one in message.incidents:

@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.notify.http import post
 from tracecore.notify.kinds.kind import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 MAX_SUMMARY: Final = 1024
 MAX_KEY: Final = 255
@@ -32,7 +32,7 @@ class PagerDuty(Kind, kw_only=True):
     def problem(self) -> str:
         return "" if urlsplit(self.url).scheme in ("http", "https") else "pagerduty's url is not a URL"
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         held = [one for one in message.incidents if one.status == "firing"]
         event: dict[str, Any] = {"routing_key": self.routing_key, "dedup_key": message.key[:MAX_KEY]}
         if message.status == "resolved":

@@ -13,7 +13,7 @@ import msgspec
 
 from tracecore.notify.http import post
 from tracecore.notify.kinds.kind import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 
 class Webhook(Kind, kw_only=True):
@@ -32,7 +32,7 @@ class Webhook(Kind, kw_only=True):
     def problem(self) -> str:
         return "" if urlsplit(self.url).scheme in ("http", "https") else "the webhook's url is not a URL"
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         body = msgspec.json.encode(message.document())
         headers = {"Idempotency-Key": message.delivery}
         if self.secret:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.facts.coerce import moment
-from tracecore.server.webhooks.report import MAX_NAME, Report, pci_of, text_of
+from tracecore.server.webhooks.report import MAX_NAME, HealthReport, pci_of, text_of
 
 #: Reports of one request.
 MOST: Final = 1_000
@@ -25,7 +25,7 @@ class BadPayload(ValueError):
     """It is not what this sender sends; the message says why."""
 
 
-def nvsentinel(payload: object, now: int) -> list[Report]:
+def nvsentinel(payload: object, now: int) -> list[HealthReport]:
     """Read CloudEvents of NVSentinel's event exporter: one, or a batch.
 
     Raises:
@@ -47,7 +47,7 @@ def nvsentinel(payload: object, now: int) -> list[Report]:
     return found
 
 
-def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now: int) -> Report:
+def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now: int) -> HealthReport:
     entities = health.get("entitiesImpacted")
     places = {
         str(one.get("entityType", "")).upper(): one.get("entityValue")
@@ -61,7 +61,7 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
     if made:
         # The exporter gives an event a new id when it sends it again after a restart; what the event says stays.
         ident = hashlib.blake2b(msgspec.json.encode([health.get(name) for name in _SAME]), digest_size=16).hexdigest()
-    return Report(
+    return HealthReport(
         origin="nvsentinel",
         ident=f"{text_of(event.get('source'), 200)}/{ident}",
         name=text_of(health.get("checkName"), MAX_NAME),
@@ -80,7 +80,7 @@ def _number(code: object) -> str:
     return text if text.isdecimal() else text.rpartition("_")[2] if text.upper().startswith(("XID_", "SXID_")) else ""
 
 
-def alertmanager(payload: object, now: int) -> list[Report]:
+def alertmanager(payload: object, now: int) -> list[HealthReport]:
     """Read what Alertmanager posts to a webhook (version 4).
 
     Raises:
@@ -96,14 +96,14 @@ def alertmanager(payload: object, now: int) -> list[Report]:
     return [_alert(alert, now) for alert in alerts if isinstance(alert, dict)]
 
 
-def _alert(alert: dict[str, Any], now: int) -> Report:
+def _alert(alert: dict[str, Any], now: int) -> HealthReport:
     labels, notes = _texts(alert.get("labels")), _texts(alert.get("annotations"))
     healthy = alert.get("status") == "resolved"
     began = moment(alert.get("startsAt")) or now
     time = (moment(alert.get("endsAt")) or now) if healthy else began
     code = next((labels[name] for name in _CODE if labels.get(name, "").isdecimal()), "")
     node = next((labels[name] for name in _NODE if labels.get(name)), "")
-    return Report(
+    return HealthReport(
         origin="alertmanager",
         # An alert that fires again later is another report; one that is sent again is not.
         ident=f"{text_of(alert.get('fingerprint'), 64)}/{began}/{'resolved' if healthy else 'firing'}",
