@@ -38,8 +38,9 @@ CACHE = ROOT / ".cache" / "mutants"
 FLOOR = 0.90
 #: The size of a sample, and how many of it are at least of one folder.
 NUMBER, LEAST = 120, 12
-#: Seconds of tests for one mutation, as recorded, and seconds until it is given up.
-MOST, LIMIT = 15.0, 240.0
+#: Seconds of tests for one mutation, as recorded, and seconds until it is given up. Those of the supervisor take 50 s
+#: together; the slowest, which start real processes, are the most telling.
+MOST, LIMIT = 60.0, 600.0
 KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
 
 
@@ -107,12 +108,14 @@ class Sample:
             return trial(module, source, source, pattern, [test] if test else [], LIMIT, fresh=fresh)
         area = mutation.path.removeprefix(f"{SOURCE}/").partition("/")[0]
         tests = [test for test in covering.newer if _may_notice(test, area, _pattern(mutation))]
+        unrecorded = MOST if tests else 0.0
         for test in covering.of(mutation.path, mutation.lines):
             seconds += covering.seconds(test)
             if seconds > MOST:
                 break
             tests.append(test)
-        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, 20 + 2 * min(seconds, MOST))
+        limit = 20 + 2 * min(seconds, MOST) + unrecorded
+        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, limit)
 
     def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str, tuple[str, bool] | None]]:
         """Yield the trials that ended, their result, and what noticed the mutation unless a signal ended the trial."""

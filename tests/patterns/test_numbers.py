@@ -20,6 +20,9 @@ import msgspec
 import pytest
 
 import tracecore
+from tracecore.patterns import PATTERNS
+from tracecore.patterns.config import HOUR, SECOND
+from tracecore.patterns.contract import Pattern
 
 AGREED = Path(__file__).parent / "numbers.json"
 FOLDERS = ("actions", "engine", "incidents", "patterns")
@@ -43,7 +46,7 @@ def is_numeric(value: object) -> bool:
 
 
 def numbers(module: ModuleType) -> dict[str, Any]:
-    """Return the constants that a module defines and the defaults of its classes and functions."""
+    """Return a module's constants, the defaults of its classes and functions, and the horizon of its pattern."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
@@ -55,7 +58,19 @@ def numbers(module: ModuleType) -> dict[str, Any]:
             defaults = kind.__struct_defaults__
             fields = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
             found |= {f"{name}.{field}": value for field, value in zip(fields, defaults, strict=True)}
+    for kind in PATTERNS:
+        if kind.__module__ == module.__name__:
+            found |= horizons(kind)
     return json.loads(json.dumps({name: value for name, value in sorted(found.items()) if is_numeric(value)}))
+
+
+def horizons(kind: type[Pattern[Any]]) -> dict[str, Any]:
+    """Return how far a pattern looks, by its defaults and with each of its durations ten days long."""
+    found = {f"{kind.__name__}.horizon": kind().horizon}
+    for name in kind.Config.__struct_fields__:
+        if type(value := getattr(kind.Config(), name)) is int and value >= SECOND:
+            found[f"{kind.__name__}.horizon({name}=10d)"] = kind(kind.Config(**{name: 240 * HOUR})).horizon
+    return found
 
 
 def defaults_of(name: str, value: object) -> dict[str, Any]:

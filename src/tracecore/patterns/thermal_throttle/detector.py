@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.thermal_throttle.heat import GpuHeat
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
 
     @property
+    def _node(self) -> str | None:
+        return self.last.node
+
+    @property
+    def _gpu(self) -> str | None:
+        return self.last.gpu
+
+    @property
     def _where(self) -> str:
-        return f" on {self.last.node}" if self.last.node else ""
+        return f" on {self._node}" if self._node else ""
 
     def headline(self) -> str:
         hot = f" at {self.last.temperature_c:g} °C" if self.last.temperature_c is not None else ""
@@ -77,10 +85,10 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
             return (
                 f"All {len(self.gpus)} GPUs{self._where or ' of the node'} throttle because of heat: its cooling fails"
             )
-        return f"GPU {self.last.gpu}{self._where} throttles because of heat{hot}{clocks}"
+        return f"GPU {self._gpu}{self._where} throttles because of heat{hot}{clocks}"
 
     def remediation(self) -> str:
-        node = self.last.node or "NODE"
+        node = self._node or "NODE"
         look = "`nvidia-smi -q -d TEMPERATURE,PERFORMANCE,CLOCK"
         if self.gpus:
             return (
@@ -88,7 +96,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
                 f"(`ipmitool -H {node}-bmc sdr type Fan`, `ipmitool -H {node}-bmc sdr type Temperature`), then "
                 f"{look}` on it. Keep new work off it until inlet temperature is normal: `kubectl cordon {node}`."
             )
-        gpu = self.last.gpu
+        gpu = self._gpu
         return (
             f"On {node}: {look} -i {gpu}`. Only this GPU is hot, so look at its own heat sink, fan or cold plate and "
             f"at what blocks the air before it. Move the job off it (`kubectl cordon {node}`, then restart the job "
@@ -108,8 +116,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
             "scope": "node" if self.gpus else "gpu",
             "throttled_seconds": round(self.seconds, 3),
             "gpus": list(self.gpus) or None,
-            "gpu.id": None if self.gpus else self.last.gpu,
-            "k8s.node.name": self.last.node,
+            "gpu.id": None if self.gpus else self._gpu,
+            "k8s.node.name": self._node,
             "temperature_c": self.last.temperature_c,
             "sm_clock_mhz": self.clock,
             "reference_mhz": self.reference,
@@ -119,8 +127,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
 
     def promoted(self) -> dict[str, Any]:
         return {
-            "gpu.id": None if self.gpus else self.last.gpu,
-            "k8s.node.name": self.last.node,
+            "gpu.id": None if self.gpus else self._gpu,
+            "k8s.node.name": self._node,
             "hw.gpu.temperature": self.last.temperature_c,
             "hw.gpu.throttle.reason": self.last.reason,
             "tracecore.alert.thermal_throttle.scope": "node" if self.gpus else "gpu",
@@ -128,8 +136,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        nodes = (self.last.node,) if self.last.node else ()
-        return Suspects(nodes=nodes, gpus=() if self.gpus or self.last.gpu is None else (self.last.gpu,))
+        nodes = (self._node,) if self._node else ()
+        return Suspects(nodes=nodes, gpus=() if self.gpus or self._gpu is None else (self._gpu,))
 
 
 class ThermalThrottle(Pattern[Config]):
@@ -160,7 +168,7 @@ class ThermalThrottle(Pattern[Config]):
         gpus: dict[str, GpuHeat] = {}
         found: dict[str, ThermalThrottleVerdict] = {}
         hot: list[ThrottleSample] | None = None
-        time = 0
+        time = NEVER
         # Samples are many and nearly all say nothing: no calls here, and nothing is made of them.
         for sample in window.of(ThrottleSample):
             if sample.time != time:
@@ -172,7 +180,7 @@ class ThermalThrottle(Pattern[Config]):
             if name in gpus:
                 gpu = gpus[name]
             else:
-                gpu = gpus[name] = GpuHeat()
+                gpu = gpus[name] = GpuHeat(sample)
             gpu.last = sample
             reason, throttled_s = sample.reason, sample.throttled_s
             if reason in THERMAL and (throttled_s is None or throttled_s > 0):
@@ -229,7 +237,7 @@ class ThermalThrottle(Pattern[Config]):
         if "" not in found and len(gpus) <= MOST:
             for name in gpus:
                 gpu = gpus[name]
-                if gpu.hot.total < self.config.active and gpu.last is not None and gpu.last.time >= oldest:
+                if gpu.hot.total < self.config.active and gpu.last.time >= oldest:
                     return
             node = self._whole_node(window, gpus, hot[-1])
             if node is not None:
@@ -241,8 +249,7 @@ class ThermalThrottle(Pattern[Config]):
 
     def _others(self, gpus: Mapping[str, GpuHeat], name: str) -> list[ThrottleSample]:
         """The latest clocks of the node's other GPUs, of about this time, in order."""
-        last = gpus[name].last
-        oldest = (0 if last is None else last.time) - self.config.gap
+        oldest = gpus[name].last.time - self.config.gap
         clocks = [
             gpu.clock
             for other, gpu in islice(gpus.items(), MOST)
@@ -256,7 +263,7 @@ class ThermalThrottle(Pattern[Config]):
         if clocks := self._others(gpus, name):
             return ((_clock(clocks[(len(clocks) - 1) // 2])) + _clock(clocks[len(clocks) // 2])) / 2
         own = gpus[name]
-        if own.free is None or own.last is None or own.last.time - own.free.time > 2 * self.config.window:
+        if own.free is None or own.last.time - own.free.time > 2 * self.config.window:
             return None
         return own.free.sm_clock_mhz
 
@@ -281,7 +288,7 @@ class ThermalThrottle(Pattern[Config]):
     ) -> ThermalThrottleVerdict | None:
         """All GPUs that are sampled throttle, and none is known to keep its clock."""
         oldest = sample.time - self.config.window
-        present = {name: gpu for name, gpu in gpus.items() if gpu.last is not None and gpu.last.time >= oldest}
+        present = {name: gpu for name, gpu in gpus.items() if gpu.last.time >= oldest}
         if len(present) < 2 or any(gpu.hot.since(oldest) < self.config.active for gpu in present.values()):
             return None
         kept = [

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import PodEvicted
-from tracecore.facts.xid_catalog import entry
+from tracecore.facts.xid_catalog import APPLICATION, entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
-
-#: Usually the program's own fault: no node is drained for a single one.
-APPLICATION = frozenset({13, 31, 43, 45})
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -62,7 +59,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
         known = entry(code)
         what = f" ({known.name})" if known else ""
         look = f"kubectl describe pod -n {namespace(self.pod)} {pod_name(self.pod)}"
-        if code in APPLICATION:
+        if code in APPLICATION:  # no node is drained for a single one
             return (
                 f"Xid {code}{what} is usually the application's own fault: look at the job's log for an illegal access "
                 f"or an assert before the hardware, and at `{look}`. A single one is no reason to take {node} out of "
@@ -128,29 +125,27 @@ class XidCorrelation(Pattern[Config]):
         # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
         latest: Xid | None = None
         longest: Xid | None = None
-        latest_end = longest_end = 0
-        latest_until = longest_until = near
+        latest_end = longest_end = NEVER
         for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
                 latest_end = latest.time if latest.last_time is None else latest.last_time
-                latest_until = latest_end + near
-                if longest is None or latest_end >= longest_end:
-                    longest, longest_end, longest_until = latest, latest_end, latest_until
+                if latest_end >= longest_end:
+                    longest, longest_end = latest, latest_end
                 upcoming = next(xids, None)
             repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
-            if latest is None or longest is None or repeated:
-                continue
-            recent = latest_end >= time or latest_end >= longest_end
-            if time <= (latest_until if recent else longest_until):
+            xid, end = latest, latest_end
+            if end < time:
+                xid, end = longest, longest_end
+            if xid is not None and not repeated and time <= end + near:
                 found.append(
                     XidCorrelationVerdict(
                         key=window.key,
                         episode=eviction.source,
                         time=time,
-                        xid=latest if recent else longest,
+                        xid=xid,
                         eviction=eviction,
                     )
                 )
