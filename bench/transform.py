@@ -1,8 +1,7 @@
 """Records in memory through the transform processors of all recipes: planned, and by naive closures.
 
 Both are run in turn, as often as each other, so that a machine that others use slows both; what counts is the best run
-of each. The records of the cases are all different. Those of a training log are not: the last row has progress lines of
-one shape, of which the plan remembers what became of the first.
+of each.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from tracecore.signals.record import LogSignal
 
 RUNS = 4
 LAYERS = ("stdout", "kernel")
-LINES = 2_000
 
 
 def measure() -> list[Measurement]:
@@ -46,23 +44,7 @@ def measure() -> list[Measurement]:
         Measurement("transform.planned", count / planned, "records/s", "", how),
         Measurement("transform.naive", count / naive, "records/s", "", "the same, every statement on every record"),
         Measurement("transform.ratio", naive / planned, "times", "≥ 10", "planned against naive"),
-        Measurement("transform.repeated", LINES / _repeated(), "records/s", "", "planned, progress lines of one shape"),
     ]
-
-
-def _repeated() -> float:
-    records: list[LogSignal] = [
-        {
-            "resource": {"attributes": {"tracecore.layer": "stdout"}},
-            "log": {
-                "body": f"step {1000 + number} | loss {2 + number / LINES:.4f} | lr 3.00e-04 | iter_time 0.412",
-                "attributes": {"log.iostream": "stdout"},
-                "time_unix_nano": 0,
-            },
-        }
-        for number in range(LINES)
-    ]
-    return _seconds(records, plan("stdout").run)[0]
 
 
 def _records(layer: str) -> list[LogSignal]:

@@ -101,13 +101,16 @@ def _copied(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_programs(programs: Iterable[Program], ctx: Context, mode: ErrorMode) -> int:
     """Run compiled statements in order on one record, and give how many failed."""
+    if mode == "propagate":
+        for program in programs:
+            program.run(ctx)
+        return 0
     failed = 0
     for program in programs:
         try:
-            program.run(ctx)
-        except OttlError as error:
-            if mode == "propagate":
-                raise
+            if program.where is None or program.where(ctx):
+                program.editor(ctx)
+        except (OttlError, RecursionError) as error:
             failed += 1
             pass_over(program, error, mode)
     return failed

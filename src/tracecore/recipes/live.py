@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.recipes.plan import LayerPlan, fresh
 from tracecore.signals.logs import reader
-from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Take, opens
+from tracecore.signals.logs.assembly import Assembly, OpenBlock, shape_of
+from tracecore.signals.logs.multiline import MAY_CONTINUE
 from tracecore.signals.logs.selector import ALWAYS, Picked
 from tracecore.signals.stream import Stream
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 #: Files that are remembered; of one that is forgotten, sampling begins anew.
 MAX_FILES: Final = 16_384
-#: Lines of others that may stand between two lines of one block.
-MAX_FOREIGN: Final = 400
-#: Lanes of one file in which a block is open.
-MAX_OPEN: Final = 64
 
 #: What nearly every job says.
 _USUAL: Final = (
@@ -35,7 +32,6 @@ _USUAL: Final = (
     'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nRuntimeError: step 1 loss 1',
 )
 _PREFIX: Final = b"[rank"
-_CARRY: Final = frozenset({Take.TAKE, Take.HOLD})
 
 
 def warm(plan: LayerPlan) -> None:
@@ -99,11 +95,8 @@ class LiveSelector:
         self._container = container
         self._ranks = ranks
         self._dialect: Dialect = reader.dialect(stream)
-        #: Open blocks by lane, each with the lines of others since its last; and the last line that stood alone.
-        self._open: dict[bytes, list[Any]] = {}
-        self._message: tuple[bytes, Message] | None = None
-        self._detailed = False
-        #: The same, not looked into yet: nearly always nothing follows that could belong to it.
+        self._open: Assembly[OpenBlock] = Assembly()
+        #: A picked line that is not unwrapped yet: nearly always nothing follows that could belong to it.
         self._alone = b""
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
@@ -150,64 +143,39 @@ class LiveSelector:
             if end < 0:
                 end = size
             candidate = index < count and picked[index] <= end
-            if self._look(data, position, end, candidate) or candidate:
+            if self._look(data[position:end], candidate) or candidate:
                 out.append(position)
             position = end + 1
         return out
 
     def _idle(self) -> bool:
         """Nothing is open that a line could belong to."""
-        return not self._open and not self._alone and self._message is None
+        return self._open.idle and not self._alone
 
-    def _look(self, data: bytes, begin: int, end: int, candidate: bool) -> bool:
+    def _look(self, raw: bytes, candidate: bool) -> bool:
         """Whether a line is part of what is open, found out with as little work as will do."""
-        if not self._open and (self._alone or self._message is None or not self._detailed):
-            if MAY_CONTINUE.search(data, begin, end) is None:
-                self._alone, self._message = b"", None
-                if not candidate:
-                    return False
-            raw = data[begin:end]
-            if candidate and self._idle() and not any(opener in raw for opener in ALWAYS):
-                self._alone = raw
-                return False
         if self._alone:
-            alone, self._alone = self._alone, b""
-            self._belongs(alone, True)
-        return self._belongs(data[begin:end], candidate)
+            if MAY_CONTINUE.search(raw) is not None:
+                self._belongs(self._alone, True)
+            self._alone = b""
+        else:
+            self._open.ended_message(raw)
+        if self._idle():
+            if candidate and any(opener in raw for opener in ALWAYS):
+                return self._belongs(raw, True)
+            self._alone = raw if candidate else b""
+            return False
+        return self._belongs(raw, candidate)
 
     def _belongs(self, raw: bytes, candidate: bool) -> bool:
         """Whether a line is part of an open block; a candidate that is not may open one."""
         line = self._dialect(raw)
         if line.partial:
             return False  # a part of a line is a candidate, and what completes it follows it
-        block = self._open.get(line.lane)
-        if block is not None:
-            shape: Shape = block[0]
-            taken = shape.take(line.text)
-            if taken in _CARRY:
-                block[1] = 0
-                return True
-            if taken is not Take.PASS:
-                del self._open[line.lane]
-                if taken is Take.LAST:
-                    return True
-        for lane in list(self._open):
-            self._open[lane][1] += 1
-            if self._open[lane][1] > MAX_FOREIGN:
-                del self._open[lane]
-        if self._message is not None:
-            lane, message = self._message
-            if (line.lane == lane or lane.startswith(line.lane)) and message.take(line.text) in _CARRY:
-                self._detailed = True
-                return True
-            self._message = None
-        if candidate and line.text:
-            opened = opens(line.text, line.lane.endswith(b"]: "))
-            if opened is None:
-                self._message, self._detailed = (line.lane, Message()), False
-            elif len(self._open) < MAX_OPEN:
-                self._open[line.lane] = [opened, 0]
-        return False
+        joined, _ = self._open.place(line)
+        if joined is None and candidate and line.text:
+            self._open.add(OpenBlock(line, shape_of(line)))
+        return joined is not None
 
 
 def _stream(layer: str, container: bool) -> Stream:

@@ -67,12 +67,9 @@ class Prepared(msgspec.Struct, frozen=True):
     Args:
         outline: their statements and guards.
         patterns: guards, one of which matches wherever a statement does something.
-        sampled: some of them are guards of progress.
         text: the database for bodies.
-        guarded: no statement can do something to a line in which no guard matches.
-        every: for raw lines, all guards; None where it is not needed or cannot be had.
-        events: for raw lines, all guards but those of progress.
-        progress: for raw lines, those.
+        events: for raw lines, all guards but those of progress; None where a statement may do something to any line.
+        progress: for raw lines, those; None where there are none, or they cannot be searched for.
         searched: what `events` searches for.
         event_patterns: the guards it was made from.
         progress_patterns: those of `progress`.
@@ -83,10 +80,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     outline: Outline
     patterns: tuple[str, ...]
-    sampled: bool
-    guarded: bool
     text: bytes
-    every: bytes | None
     events: bytes | None
     progress: bytes | None
     searched: Search | None
@@ -109,14 +103,11 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
     every, events, progress = ([names[n] for n in found] for found in (_patterns(groups), of_events, of_progress))
     # A statement without a guard may do something to any line.
     guarded = not any(group.fresh is None and None in group.guards for group in groups)
-    wanted, dumped = _of_lines(events) if guarded and progress else (None, None)
+    wanted, dumped = _of_lines(events) if guarded else (None, None)
     return Prepared(
         outline=msgspec.structs.replace(outlined, text=searched),
         patterns=tuple(every),
-        sampled=bool(progress),
         text=database.dump(),
-        guarded=guarded,
-        every=_of_lines(every)[1] if guarded and not progress else None,
         events=dumped,
         progress=_of_lines(progress, always=False)[1] if guarded and progress else None,
         searched=wanted,
@@ -264,14 +255,13 @@ class LayerPlan:
 
         prepared = self._prepared
         escaped = stream.format in ESCAPED
-        if prepared.events is not None and prepared.progress is not None:
-            # Both are there already; one database of all guards would have to be made for this.
-            return _Either(
-                Selector(self._database("events", prepared.events), escaped=escaped),
-                Selector(self._database("progress", prepared.progress), escaped=escaped),
-            )
-        every = None if prepared.every is None else self._database("every", prepared.every)
-        return Selector(every, escaped=escaped)
+        if prepared.events is None:
+            return Selector(None, escaped=escaped)
+        events = Selector(self._database("events", prepared.events), escaped=escaped)
+        if not prepared.progress_patterns:
+            return events
+        progress = None if prepared.progress is None else self._database("progress", prepared.progress)
+        return _Either(events, Selector(progress, escaped=escaped))
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)

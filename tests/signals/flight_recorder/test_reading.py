@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.signals.flight_recorder.dump import decode, rank_from_name
+from tracecore.signals.flight_recorder.dump import decode
 from tracecore.signals.flight_recorder.join import join
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
 from tracecore.signals.flight_recorder.reading import find, load, looks_like_dump, read_dump, read_file, sets_of
@@ -33,7 +33,6 @@ GLOO = Path(__file__).resolve().parents[2] / "data" / "fr_gloo"
 def test_rank_in_the_name(name: str, rank: int | None) -> None:
     data = pickle.dumps({"version": "2.5", "entries": []}, 2)
     if rank is None:
-        assert rank_from_name(name) is None
         with pytest.raises(DumpError) as error:
             read_dump(data, name)
         assert error.value.reason == "no_rank"
@@ -44,7 +43,7 @@ def test_rank_in_the_name(name: str, rank: int | None) -> None:
 def test_rank_in_the_content() -> None:
     config = {"0": {"ranks": "[0, 1, 2, 3]"}, "5": {"ranks": "[0, 2]"}, "6": {"ranks": "[2, 3]"}}
     dump = read_dump(pickle.dumps({"version": "2.5", "pg_config": config, "entries": []}, 2), "dump")
-    assert (dump.rank, dump.rank_from) == (2, "content")
+    assert dump.rank == 2
     rows = [{"process_group": ("0", "default_pg"), "profiling_name": "nccl:recv 7<-6", "is_p2p": True}]
     assert read_dump(pickle.dumps({"version": "2.5", "entries": rows}, 2), "dump").rank == 7
 

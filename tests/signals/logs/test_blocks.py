@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tracecore.signals.logs.blocks import AHEAD, CARRY, MAX_LINE, Block, blocks
+from tracecore.signals.logs.blocks import CARRY, MAX_LINE, Block, blocks
 from tracecore.signals.stream import Counters
 
-SIZE = 2 * AHEAD
+SIZE = 1 << 13
 
 
 def _text(longest: int, lines: int, end: bytes = b"\n") -> bytes:
@@ -27,7 +27,7 @@ def _blocks(file: Any) -> tuple[list[Block], Counters]:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"", b"\r\n"])
-@pytest.mark.parametrize("longest", [1, 60, AHEAD + 500, CARRY + SIZE])
+@pytest.mark.parametrize("longest", [1, 60, SIZE // 2 + 500, CARRY + SIZE])
 def test_blocks_of_a_file_are_whole_lines_in_their_places(tmp_path: Path, longest: int, end: bytes) -> None:
     text = _text(longest, 400_000 // (longest + 30), end)
     (tmp_path / "log").write_bytes(text)

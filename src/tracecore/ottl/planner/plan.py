@@ -4,8 +4,7 @@
     plan.run(signal)             # the same as running each processor on the record
 
 One scan of the body says which guards can match; statements without a guard always run. Statements are compiled when
-they are first needed. Where the same ones run again and again, texts that differ in digits only are told from others
-(`repetition`).
+they are first needed.
 """
 
 from __future__ import annotations
@@ -18,16 +17,11 @@ import msgspec
 from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, compiled, search
 
 if TYPE_CHECKING:
-    from tracecore.ottl.planner.repetition import Repetition, Script
     from tracecore.ottl.planner.schedule import Caches, Candidates, Schedule, Stock
     from tracecore.signals.record import LogSignal
 
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
 MAX_SCHEDULES: Final = 4096
-#: So many records with one set of guards make it worth finding out what repeats.
-WORTH: Final = 512
-#: Longer texts hardly repeat, and are expensive to remember.
-MAX_REPEATED: Final = 1024
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
@@ -116,7 +110,6 @@ class Plan:
         #: The same by what tells them apart.
         self._shared: dict[tuple[Candidates, frozenset[int] | None], Schedule] = {}
         self._stock: Stock | None = None
-        self._repetition: Repetition | None = None
 
     def run(self, signal: LogSignal) -> None:
         """Run all statements that can do something on this record, in their order."""
@@ -132,35 +125,13 @@ class Plan:
                 self.database.scan(data, _collect, hits)
                 found = frozenset(hits)
             schedule = schedules.get(found) or self._scheduled(stage, found)
-            schedule.runs += 1
-            if schedule.runs <= WORTH or data is None or not self._repeated(schedule, data, signal):
-                self.failures += schedule.rest(data).run(signal, caches)
+            self.failures += schedule.rest(data).run(signal, caches)
 
     def matching(self, data: bytes) -> frozenset[int]:
         """Entries of the database that occur in a text, encoded as UTF-8."""
         found: list[int] = []
         self.database.scan(data, _collect, found)
         return frozenset(found)
-
-    def _repeated(self, schedule: Schedule, data: bytes, signal: LogSignal) -> bool:
-        """Does what was done to a text like this one before; False where that is not known."""
-        if len(data) > MAX_REPEATED:
-            return False
-        if not schedule.tried:
-            schedule.tried = True
-            schedule.script = self._script(schedule)
-        script, repetition = schedule.script, self._repetition
-        return script is not None and repetition is not None and repetition.run(script, data, signal)
-
-    def _script(self, schedule: Schedule) -> Script | None:
-        from tracecore.ottl.planner.repetition import Repetition, Script, Unforeseen
-
-        if self._repetition is None:
-            self._repetition = Repetition()
-        try:
-            return Script(schedule.groups())
-        except Unforeseen:
-            return None
 
     def _forget(self) -> None:
         self._shared.clear()

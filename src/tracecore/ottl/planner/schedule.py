@@ -8,25 +8,22 @@ gone, and so is a group; what is left is compiled once for all records with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tracecore.ottl import tree
 from tracecore.ottl.compile import Program, compile_condition, compile_statement
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlError
-from tracecore.ottl.expressions import joined
 from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
 from tracecore.ottl.planner.shortcuts import Asked, asking, editing, editing_where
 from tracecore.ottl.processor import CompiledGroup
-from tracecore.ottl.runner import check_error_mode, pass_over
+from tracecore.ottl.runner import check_error_mode
 from tracecore.ottl.signature import RawGetter
 
 if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import Outline, PlannedGroup
-    from tracecore.ottl.planner.repetition import Script
     from tracecore.signals.record import LogSignal
 
 #: Questions and rests that are remembered; all are forgotten when there are so many.
@@ -40,65 +37,27 @@ Candidates: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 Caches: TypeAlias = dict[tuple[int, str], dict[str, Any]]
 
 
-class Part(NamedTuple):
-    """A group of statements in a rest.
-
-    Args:
-        group: as it runs on any record.
-        entry: where it comes from.
-        simple: its context is a log, its cache its own, its conditions cannot fail and what fails is passed over.
-        entered: whether it is entered, where that is simple; None for always.
-        steps: its statements.
-    """
-
-    group: CompiledGroup
-    entry: PlannedGroup
-    simple: bool = False
-    entered: Asked | None = None
-    steps: tuple[tuple[Asked | None, RawGetter, Program], ...] = ()
-
-
 class Rest:
     """The statements that run when nothing is left to ask.
 
     Args:
-        parts: in order.
+        groups: in order, each with where it comes from.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_groups",)
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = tuple(parts)
+    def __init__(self, groups: Sequence[tuple[CompiledGroup, PlannedGroup]]) -> None:
+        self._groups = tuple(groups)
 
     def run(self, signal: LogSignal, caches: Caches) -> int:
         """Run on a record, and give how many statements and conditions failed."""
         failed = 0
-        ctx = _log_context(signal)
-        for group, entry, simple, entered, steps in self._parts:
-            if not simple:
-                failed += _run_any(group, entry, signal, caches)
-                continue
-            ctx.cache = {}
-            if entered is not None and not entered(ctx):
-                continue
-            left = iter(steps)
-            while True:
-                try:
-                    for where, editor, program in left:  # noqa: B007
-                        if where is None or where(ctx):
-                            editor(ctx)
-                    break
-                except (OttlError, RecursionError) as error:
-                    failed += 1
-                    pass_over(program, error, group.error_mode)
+        for group, entry in self._groups:
+            ctx = _CONTEXTUAL[entry.context](signal)
+            if entry.shared_cache:
+                ctx.cache = caches.setdefault((entry.processor, entry.context), {})
+            failed += group.run(ctx)
         return failed
-
-
-def _run_any(group: CompiledGroup, entry: PlannedGroup, signal: LogSignal, caches: Caches) -> int:
-    ctx = _CONTEXTUAL[entry.context](signal)
-    if entry.shared_cache:
-        ctx.cache = caches.setdefault((entry.processor, entry.context), {})
-    return group.run(ctx)
 
 
 class Question:
@@ -134,16 +93,12 @@ class Schedule:
         matched: numbers of the patterns they ask for that can match; None where nothing is known of the body.
     """
 
-    __slots__ = ("_first", "_stock", "candidates", "matched", "runs", "script", "tried")
+    __slots__ = ("_candidates", "_first", "_matched", "_stock")
 
     def __init__(self, stock: Stock, candidates: Candidates, matched: frozenset[int] | None) -> None:
         self._stock = stock
-        self.candidates = candidates
-        self.matched = matched
-        self.runs = 0
-        #: What is known of their repetition, once that was tried; None where nothing can be known.
-        self.script: Script | None = None
-        self.tried = False
+        self._candidates = candidates
+        self._matched = matched
         self._first: Next | None = None
 
     def rest(self, data: bytes | None) -> Rest:
@@ -158,10 +113,6 @@ class Schedule:
         assert type(step) is Rest
         return step
 
-    def groups(self) -> list[CompiledGroup]:
-        """The groups as they are written, without the statements that cannot do anything."""
-        return [self._stock.group(number, places) for number, places in self.candidates]
-
     def _grown(self, asked: Question, found: tuple[int, ...]) -> Next:
         self._stock.count_step()
         answers = {pattern: place in found for place, pattern in enumerate(asked.patterns)}
@@ -169,21 +120,21 @@ class Schedule:
         return step
 
     def _next(self, answers: Mapping[str, bool]) -> Next:
-        stock, matched = self._stock, self.matched
+        stock, matched = self._stock, self._matched
         if matched is None:
-            return Rest([stock.whole(number, places) for number, places in self.candidates])
+            return Rest([stock.whole(number, places) for number, places in self._candidates])
 
         def answer(pattern: str) -> bool | None:
             number = stock.numbers.get(pattern)
             return False if number is not None and number not in matched else answers.get(pattern)
 
-        left: list[Part] = []
-        for number, places in self.candidates:
+        left: list[tuple[CompiledGroup, PlannedGroup]] = []
+        for number, places in self._candidates:
             if patterns := stock.questions(number, places, answer):
                 return Question(patterns, stock.test(patterns), answers)
-            found = stock.left(number, places, answer)
-            if found is not None:
-                left.append(found)
+            group = stock.left(number, places, answer)
+            if group is not None:
+                left.append((group, stock.groups[number]))
         return Rest(left)
 
 
@@ -198,42 +149,34 @@ class Stock:
     def __init__(self, outline: Outline, forget: Callable[[], None]) -> None:
         self._forget = forget
         self._steps = 0
-        self._groups = outline.groups
+        self.groups = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
         self._statements: dict[tuple[int, int], tree.Statement] = {}
-        self._programs: dict[tuple[int, int], Program] = {}
         #: Editors as the language has them, and as they run here.
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
-        self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        self._asked_numbers: dict[tuple[int, tuple[int, ...]], frozenset[int]] = {}
-        #: Statements under what is left of their condition, by the answers to what it asks; None if they cannot run.
-        self._under: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
-        self._parts: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], Part | None] = {}
+        self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
+        #: Groups as they are written, with some of their statements.
+        self._whole: dict[tuple[int, tuple[int, ...]], CompiledGroup] = {}
+        #: What is left of groups, by the answers to what they ask; None where nothing is.
+        self._left: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], CompiledGroup | None] = {}
 
     def count_step(self) -> None:
         """One more is remembered."""
         self._steps += 1
         if self._steps >= MAX_STEPS:
             self._steps = 0
-            self._parts.clear()
-            self._under.clear()
+            self._left.clear()
+            self._whole.clear()
             self._asked.clear()
-            self._asked_numbers.clear()
             self._forget()
 
     def asked(self, candidates: Candidates) -> frozenset[int]:
         """Numbers of the patterns that statements and their groups ask the body for, of those that are searched for."""
-        return frozenset().union(*(self._numbers_of(number, places) for number, places in candidates))
-
-    def _numbers_of(self, number: int, places: tuple[int, ...]) -> frozenset[int]:
-        key = number, places
-        if key not in self._asked_numbers:
-            patterns = self.questions(number, places, _unknown)
-            self._asked_numbers[key] = frozenset(self.numbers[each] for each in patterns if each in self.numbers)
-        return self._asked_numbers[key]
+        patterns = (each for number, places in candidates for each in self.questions(number, places, _unknown))
+        return frozenset(self.numbers[each] for each in patterns if each in self.numbers)
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
         """Return the question about these expressions, compiled once for all that ask it."""
@@ -245,27 +188,21 @@ class Stock:
             test = self._tests[patterns] = regex.together("IsMatch", patterns)
         return test
 
-    def group(self, number: int, places: Sequence[int]) -> CompiledGroup:
+    def whole(self, number: int, places: tuple[int, ...]) -> tuple[CompiledGroup, PlannedGroup]:
         """A group of some of its statements, for any record."""
-        entry = self._groups[number]
-        programs = []
-        for place in places:
-            if (number, place) not in self._programs:
-                node = self._statement(number, place)
-                self._programs[number, place] = compile_statement(node, entry.context, qualified=entry.qualified)
-            programs.append(self._programs[number, place])
-        conditions = (
-            (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
-        )
-        return self._made(number, tuple(conditions), programs)
-
-    def whole(self, number: int, places: Sequence[int]) -> Part:
-        """The same, to be run."""
-        return Part(self.group(number, places), self._groups[number])
+        entry = self.groups[number]
+        if (number, places) not in self._whole:
+            nodes = [self._statement(number, place) for place in places]
+            programs = [compile_statement(node, entry.context, qualified=entry.qualified) for node in nodes]
+            conditions = [
+                (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
+            ]
+            self._whole[number, places] = self._made(number, conditions, programs)
+        return self._whole[number, places], entry
 
     def _told(self, number: int) -> bool:
         """Whether what is known of the body is true for all statements of a group."""
-        return self._groups[number].context == "log" and not self._groups[number].changes_body
+        return self.groups[number].context == "log" and not self.groups[number].changes_body
 
     def questions(self, number: int, places: tuple[int, ...], answer: Answer) -> tuple[str, ...]:
         """The expressions of a group of which it is not known yet whether they match the body."""
@@ -279,99 +216,82 @@ class Stock:
             self._asked[key] = tuple({pattern: None for node in conditions for pattern in questions(node, _unknown)})
         return tuple(pattern for pattern in self._asked[key] if answer(pattern) is None)
 
-    def left(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
+    def left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
         """Return what remains of a group when its questions are answered; None if nothing does.
 
         It is for records whose body is text and whose attributes are a map.
         """
         if not self._told(number):
-            return self.whole(number, places)
+            return self.whole(number, places)[0]
         # The same answers leave the same, whatever else was asked.
         key = number, places, tuple(map(answer, self.questions(number, places, _unknown)))
-        if key not in self._parts:
-            self._parts[key] = self._part(number, places, answer)
-        return self._parts[key]
+        if key not in self._left:
+            self._left[key] = self._reduced(number, places, answer)
+        return self._left[key]
 
-    def _part(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
+    def _reduced(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
         conditions = self._conditions_left(number, answer)
         if conditions is None:
             return None
-        left = (self._program_under(number, place, answer) for place in places)
-        programs = [program for program in left if program is not None]
-        silent = all(quiet(node) for _, node in conditions)
-        if not programs and silent:
+        programs = []
+        for place in places:
+            where = self._statement(number, place).where
+            rest = None if where is None else reduced(where, answer)
+            if not isinstance(rest, tree.Literal):
+                programs.append(self._program(number, place, rest))
+            elif rest.value:
+                programs.append(self._program(number, place, None))
+        if not programs and all(quiet(node) for _, node in conditions):
             return None
-        entry = self._groups[number]
-        asked = tuple((text, self._condition(number, node)) for text, node in conditions)
-        group = self._made(number, asked, programs)
-        if not silent or entry.shared_cache or group.error_mode == "propagate":
-            return Part(group, entry)
-        steps = tuple((program.where, program.editor, program) for program in programs)
-        entered = joined([condition for _, condition in asked], until=True) if asked else None
-        return Part(group, entry, True, entered, steps)
+        return self._made(number, [(text, self._condition(number, node)) for text, node in conditions], programs)
 
     def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
         """Return what remains of a group's conditions, each with its text; None if none of them can hold."""
         conditions: list[tuple[str, tree.Condition]] = []
-        for text, condition in zip(self._groups[number].conditions, self._conditions_of(number), strict=True):
+        for text, condition in zip(self.groups[number].conditions, self._conditions_of(number), strict=True):
             found = reduced(condition, answer)
             if not isinstance(found, tree.Literal):
                 conditions.append((text, found))
             elif found.value:
                 # One that holds is enough, unless another is to fail before it.
                 return [] if all(quiet(node) for _, node in conditions) else [*conditions, (text, found)]
-        return conditions if conditions or not self._groups[number].conditions else None
+        return conditions if conditions or not self.groups[number].conditions else None
 
-    def _made(
-        self, number: int, conditions: tuple[tuple[str, Asked], ...], programs: Sequence[Program]
-    ) -> CompiledGroup:
-        entry = self._groups[number]
-        return CompiledGroup(
-            entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache
-        )
+    def _made(self, number: int, conditions: Sequence[tuple[str, Asked]], programs: Sequence[Program]) -> CompiledGroup:
+        entry = self.groups[number]
+        mode = check_error_mode(entry.error_mode)
+        return CompiledGroup(entry.context, tuple(programs), tuple(conditions), mode, entry.shared_cache)
 
     def _statement(self, number: int, place: int) -> tree.Statement:
         key = number, place
         if key not in self._statements:
-            self._statements[key] = parse(self._groups[number].statements[place])
+            self._statements[key] = parse(self.groups[number].statements[place])
         return self._statements[key]
 
     def _conditions_of(self, number: int) -> tuple[tree.Condition, ...]:
         if number not in self._conditions:
-            self._conditions[number] = tuple(map(parse_condition, self._groups[number].conditions))
+            self._conditions[number] = tuple(map(parse_condition, self.groups[number].conditions))
         return self._conditions[number]
 
-    def _program_under(self, number: int, place: int, answer: Answer) -> Program | None:
-        """A statement under what answers leave of its condition; None if it cannot run."""
-        where = self._statement(number, place).where
-        asked = self.questions(number, (place,), _unknown)
-        key = number, place, tuple(map(answer, asked))
-        if key not in self._under:
-            rest = tree.Literal(True) if where is None else reduced(where, answer)
-            runs = not isinstance(rest, tree.Literal) or bool(rest.value)
-            self._under[key] = self._program(number, place, rest) if runs else None
-        return self._under[key]
-
-    def _program(self, number: int, place: int, where: tree.Condition) -> Program:
+    def _program(self, number: int, place: int, where: tree.Condition | None) -> Program:
         """A statement under what is left of its condition."""
-        entry = self._groups[number]
+        entry = self.groups[number]
         node = self._statement(number, place)
         if (number, place) not in self._editors:
-            alone = compile_statement(
-                tree.Statement(node.editor, None, node.source), entry.context, qualified=entry.qualified
-            )
-            self._editors[number, place] = alone.editor, editing(node.editor, alone.editor)
-        editor, edit = self._editors[number, place]
-        if isinstance(where, tree.Literal):
-            return Program(node, entry.context, None, edit)
+            alone = tree.Statement(node.editor, None, node.source)
+            general = compile_statement(alone, entry.context, qualified=entry.qualified).editor
+            self._editors[number, place] = general, editing(node.editor, general)
+        general, editor = self._editors[number, place]
+        if where is None:
+            return Program(node, entry.context, None, editor)
         holds = self._condition(number, where)
-        both = editing_where(node.editor, where, lambda ctx: holds(ctx) and editor(ctx))
-        return Program(node, entry.context, holds, edit) if both is None else Program(node, entry.context, None, both)
+        both = editing_where(node.editor, where, lambda ctx: holds(ctx) and general(ctx))
+        return Program(node, entry.context, holds, editor) if both is None else Program(node, entry.context, None, both)
 
     def _condition(self, number: int, node: tree.Condition) -> Asked:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
         if key not in self._compiled:
-            entry = self._groups[number]
+            entry = self.groups[number]
 
             def compiled(inner: tree.Condition) -> Asked:
                 return compile_condition(inner, entry.context, qualified=entry.qualified)

@@ -1,7 +1,7 @@
 """Read a dump by what differs from another rank's.
 
-All ranks run one program, so most of a dump is, byte for byte, what another rank wrote: only times, names of threads
-and the peers of sends and receives are its own. A `Reference` is a dump that the interpreter has read in full, with the
+All ranks run one program, so most of a dump is, byte for byte, what another rank wrote: only times and names of threads
+are its own. A `Reference` is a dump that the interpreter has read in full, with the
 places of those. An entry that differs elsewhere (the last ones, where ranks came to different places) is interpreted.
 A dump that is like no reference is interpreted as a whole, and becomes one.
 
@@ -29,9 +29,8 @@ from tracecore.signals.flight_recorder.dump import (
     make_entry,
     notable_positions,
 )
-from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
-from tracecore.signals.flight_recorder.raw_entries import entry_p2p, integer
+from tracecore.signals.flight_recorder.raw_entries import integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,10 +46,10 @@ WORTHWHILE: Final = 24_000
 _LARGEST: Final = 4 << 20
 #: Entries of a dump that may differ from the reference's. With more of them another reference may be better.
 _FEW: Final = 40
-#: References that are kept; a job has a few kinds of ranks.
-_KEPT: Final = 16
+#: References that are kept: a job has a few kinds of ranks, and one for each stage of a pipeline.
+_KEPT: Final = 64
 #: References that are made before one of them must have been of use.
-_TRIED: Final = 64
+_TRIED: Final = 128
 
 _TIMES: Final = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
 _THREADS: Final = ("thread_name", "thread_id")
@@ -68,7 +67,6 @@ class Reference(msgspec.Struct, kw_only=True):
         records: the number of each entry.
         memo: what references mean at the end of the entries.
         free: references that only threads and groups use, or none of the entries.
-        pairwise: names of sends and receives, which nothing else is called.
         groups: (name, description) by reference, and the rank's own number, of the groups that columns number.
         root: the document; its entries are not looked at.
         positions: of the notable entries of `dump`.
@@ -83,7 +81,6 @@ class Reference(msgspec.Struct, kw_only=True):
     records: Ints
     memo: dict[int, Any]
     free: frozenset[int]
-    pairwise: frozenset[str]
     groups: tuple[tuple[int, int, str], ...]
     root: Mapping[str, Any]
     dump: Dump
@@ -169,7 +166,8 @@ class _Delta:
         root, read = self._beginning()
         for row in own:
             read[row] = self._interpreted(row)
-        renamed = self._renamed() if read else {}
+        if read:
+            self._check_memo()
         times = [self._time(places, read) for places in self.reference.times]
         table = GroupTable()
         memo = self.machine.memo
@@ -177,8 +175,8 @@ class _Delta:
             table.index(_string(memo, name), local, _string(memo, desc))
         if len(table.groups) != len(self.reference.groups):
             raise _Different
-        columns, signatures = self._columns(read, times[0], table, renamed)
-        notable = self._notable(columns, read, times, renamed)
+        columns, signatures = self._columns(read, times[0], table)
+        notable = self._notable(columns, read, times)
         first = self._first_record(read) if read else int(self.reference.records[0])
         return assemble(self.path, self.rank, root, table, columns, signatures, notable, first)
 
@@ -244,25 +242,12 @@ class _Delta:
             raise _Different
         return raw
 
-    def _renamed(self) -> dict[str, str]:
-        """Names of sends and receives that are its own, by the reference's.
-
-        What equal entries refer to must be equal otherwise, but for threads and groups.
-        """
+    def _check_memo(self) -> None:
+        """Raise where what equal entries refer to is not what it is in the reference, but for threads and groups."""
         known = self.reference.memo
-        renamed: dict[str, str] = {}
         for index, value in self.machine.memo.items():
-            if index in self.reference.free or index not in known:
-                continue
-            other = known[index]
-            if value is other or value == other:
-                continue
-            if type(other) is not str or type(value) is not str:
+            if index in known and index not in self.reference.free and value != known[index]:
                 raise _Different
-            if other not in self.reference.pairwise or not _is_pairwise(value):
-                raise _Different
-            renamed[other] = value
-        return renamed
 
     def _time(self, places: Ints, read: Mapping[int, Any]) -> Ints:
         """One time of each entry; 0 where it is the reference's or there is none, and for entries of its own."""
@@ -281,7 +266,7 @@ class _Delta:
         return values
 
     def _columns(
-        self, read: dict[int, dict[str, Any]], created: Ints, table: GroupTable, renamed: dict[str, str]
+        self, read: dict[int, dict[str, Any]], created: Ints, table: GroupTable
     ) -> tuple[EntryColumns, dict[int, str]]:
         before = self.reference.dump.columns
         signatures = self.reference.dump.signatures
@@ -292,21 +277,14 @@ class _Delta:
         extra, texts, _ = columns_of(list(read.values()), table)
         rows = np.fromiter(read, dtype=np.int64, count=len(read))
         created[rows] = extra.created
-        if (
-            not renamed
-            and len(self.starts) == len(self.reference.starts)
-            and all(np.array_equal(getattr(before, name)[rows], getattr(extra, name)) for name in _COLUMNS)
+        if len(self.starts) == len(self.reference.starts) and all(
+            np.array_equal(getattr(before, name)[rows], getattr(extra, name)) for name in _COLUMNS
         ):
             # Shared with the reference's dump, which makes thousands of dumps small.
             return msgspec.structs.replace(before, created=created), signatures
         patched = {}
         for name in _COLUMNS:
             column = np.resize(getattr(before, name), len(self.starts))
-            if name == "sig":
-                names = {digest(old): digest(new) for old, new in renamed.items()}
-                for old, new in names.items():
-                    column[getattr(before, name)[: len(column)] == old] = new
-                texts |= {digest(new): new for new in renamed.values()}
             column[rows] = getattr(extra, name)
             patched[name] = column
         signatures = signatures | texts
@@ -314,9 +292,7 @@ class _Delta:
             key: signatures[key] for key in np.unique(patched["sig"]).tolist()
         }
 
-    def _notable(
-        self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints], renamed: dict[str, str]
-    ) -> list[Entry]:
+    def _notable(self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints]) -> list[Entry]:
         reference = self.reference
         if columns.seq is reference.dump.columns.seq:
             positions = reference.positions
@@ -336,7 +312,6 @@ class _Delta:
                 notable.append(
                     msgspec.structs.replace(
                         entry,
-                        name=renamed.get(entry.name, entry.name),
                         created=created or entry.created,
                         started=started or entry.started,
                         completed=completed or entry.completed,
@@ -395,15 +370,11 @@ def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: Dump) -> R
         return None
     seen: set[int] = set()
     threads: set[str] = set()
-    names: tuple[set[str], set[str]] = (set(), set())
     # Frames are in the memo; so is the whole document, at its very end.
     meaning = set(
         _strings([value for value in machine.memo.values() if type(value) is dict and value is not root], seen)
     )
     for raw in raws:
-        called = raw.get("profiling_name")
-        if isinstance(called, str):
-            names[entry_p2p(raw)].add(called)
         for key, value in raw.items():
             if isinstance(value, str):
                 (threads if key in _THREADS else meaning).add(value)
@@ -430,16 +401,11 @@ def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: Dump) -> R
         records=records,
         memo={index: value for index, value in machine.memo.items() if value is not root},
         free=frozenset(index_of[text] for text in (threads | group_strings | before) - meaning if text in index_of),
-        pairwise=frozenset(filter(_is_pairwise, names[True] - names[False] - group_strings)),
         groups=tuple((index_of[group.name], index_of[group.desc], group.local_id) for group in groups),
         root={key: value for key, value in root.items() if key != "entries"} | {"entries": []},
         dump=dump,
         positions=notable_positions(dump.columns),
     )
-
-
-def _is_pairwise(name: str) -> bool:
-    return operation_of(name).startswith(("send ", "recv "))
 
 
 def _strings(value: Any, seen: set[int] | None = None) -> Iterator[str]:

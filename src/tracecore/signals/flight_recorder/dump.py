@@ -6,15 +6,13 @@ the few that a reader will see: the first unfinished and the last of each group,
 
 from __future__ import annotations
 
-import marshal
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.matching import COALESCED, digest, dtypes_of, operation_of, signature, sizes_of
-from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, loads
 from tracecore.signals.flight_recorder.raw_entries import (
     StackFrame,
     entry_done,
@@ -81,7 +79,7 @@ class ProcessGroup(msgspec.Struct, kw_only=True):
         name: the stable name, the same on all its ranks.
         desc: what the program calls it.
         members: global ranks, ascending; None where the backend does not write them.
-        last_enqueued, last_started, last_completed: the recorder's own counters; None where it has none.
+        last_enqueued, last_completed: the recorder's own counters; None where it has none.
         local_id: the rank's own number for the group.
     """
 
@@ -89,7 +87,6 @@ class ProcessGroup(msgspec.Struct, kw_only=True):
     desc: str = ""
     members: tuple[int, ...] | None = None
     last_enqueued: int | None = None
-    last_started: int | None = None
     last_completed: int | None = None
     local_id: str = ""
 
@@ -127,7 +124,6 @@ class Dump(msgspec.Struct, kw_only=True):
     entries: int
     wrapped: bool
     latest: int
-    rank_from: str = "name"
 
 
 def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> Entry:
@@ -174,23 +170,6 @@ class GroupTable:
         return found
 
 
-def _call(raw: Mapping[str, Any]) -> bytes | None:
-    """Name, sizes and types of an entry as bytes that are equal when they are; None for what is nested too deep."""
-    try:
-        return marshal.dumps(
-            (
-                raw.get("profiling_name"),
-                raw.get("input_sizes"),
-                raw.get("input_dtypes"),
-                raw.get("output_sizes"),
-                raw.get("output_dtypes"),
-            ),
-            0,
-        )
-    except ValueError:
-        return None
-
-
 def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns, dict[int, str], list[int]]:
     """Columns of raw entries, the text of their signatures, and the position of each kept entry."""
     group: list[int] = []
@@ -200,27 +179,15 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns,
     flags: list[int] = []
     kept: list[int] = []
     texts: dict[int, str] = {}
-    digests: dict[Any, int] = {}
-    numbers: dict[Any, int] = {}
     for position, raw in enumerate(entries):
         if not isinstance(raw, dict):
             continue
         is_p2p = entry_p2p(raw)
-        # The same few calls repeat: their signature is made once for each distinct one.
-        called = None if is_p2p else _call(raw)
-        number = digests.get(called) if called is not None else None
-        if number is None:
-            words = raw_signature(raw)
-            number = digest(words)
-            texts[number] = words
-            if called is not None:
-                digests[called] = number
+        called = raw_signature(raw)
+        number = digest(called)
+        texts[number] = called
         name, desc = group_name(raw)
-        local = text(raw.get("pg_id", ""))
-        index = numbers.get((name, local))
-        if index is None:
-            index = numbers[(name, local)] = table.index(name, local, desc)
-        group.append(index)
+        group.append(table.index(name, text(raw.get("pg_id", "")), desc))
         seq.append((integer(raw.get("p2p_seq_id")) or 0) if is_p2p else entry_seq(raw))
         sig.append(number)
         created.append(instant(raw.get("time_created_ns")) or 0)
@@ -312,7 +279,6 @@ def _count(group: ProcessGroup, item: Any) -> None:
     if not isinstance(item, dict):
         return
     group.last_enqueued = integer(item.get("last_enqueued_collective"))
-    group.last_started = integer(item.get("last_started_collective"))
     group.last_completed = integer(item.get("last_completed_collective"))
 
 
@@ -377,7 +343,7 @@ def decode(data: bytes, limits: DumpLimits | None = None) -> dict[str, Any]:
     if len(data) > limits.file_bytes:
         raise DumpError("too_large", f"{len(data)} bytes, the limit is {limits.file_bytes}")
     if data[0] == 0x80:
-        root = Interpreter(data, limits).run()
+        root = loads(data, limits)
     else:
         stripped = data.lstrip()[:1]
         if stripped != b"{":
@@ -395,17 +361,3 @@ def decode(data: bytes, limits: DumpLimits | None = None) -> dict[str, Any]:
         raise DumpError("not_a_dump", "a document, but no Flight Recorder dump")
     document: dict[str, Any] = root
     return document
-
-
-def rank_from_name(path: str) -> int | None:
-    """The last number in the file's name: `nccl_trace_rank_12`, `fr_dump_3`, `rank3.pickle`, `_7.json`."""
-    stem = os.path.basename(path)
-    for suffix in (".json", ".pickle", ".pkl", ".pt", ".bin", ".gz", ".zst", ".dump", ".txt"):
-        stem = stem.removesuffix(suffix)
-    digits = ""
-    for character in reversed(stem):
-        if character.isascii() and character.isdigit():
-            digits = character + digits
-        elif digits:
-            break
-    return int(digits) if 0 < len(digits) <= 8 else None

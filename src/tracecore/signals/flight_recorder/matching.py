@@ -8,6 +8,7 @@ shape is no disagreement.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any, Final
 
 #: Each rank may send and receive its own amounts.
@@ -119,6 +120,7 @@ def _distinct(types: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(types))
 
 
+@lru_cache(maxsize=1024)
 def digest(text: str) -> int:
     """A stable 63-bit number for a signature, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little") >> 1

@@ -49,12 +49,23 @@ class DumpError(ValueError):
         return DumpError, (self.reason, self.detail, self.offset)
 
 
+_U8: Final = struct.Struct("<B").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _I32: Final = struct.Struct("<i").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from
 _U64: Final = struct.Struct("<Q").unpack_from
 _F64: Final = struct.Struct(">d").unpack_from
 
+#: Opcodes of strings: what reads the length, and how many bytes stand before the text.
+_STRINGS: Final = {
+    0x58: (_U32, 5),  # X BINUNICODE
+    0x8C: (_U8, 2),  # SHORT_BINUNICODE
+    0x8D: (_U64, 9),  # BINUNICODE8
+    0x55: (_U8, 2),  # U SHORT_BINSTRING
+    0x43: (_U8, 2),  # C SHORT_BINBYTES
+    0x54: (_U32, 5),  # T BINSTRING
+    0x42: (_U32, 5),  # B BINBYTES
+}
 #: Opcodes that name, call, restore or refer outside. They are refused by name, so that the report can say so.
 _FORBIDDEN: Final = {
     ord("c"): "GLOBAL",
@@ -232,26 +243,11 @@ class Interpreter:
             elif op == 0x88 or op == 0x89:  # NEWTRUE, NEWFALSE
                 self.stack.append(op == 0x88)
                 self.pos = pos + 1
-            elif op == 0x58:  # X BINUNICODE
-                size = _U32(data, pos + 1)[0]
-                self.stack.append(self._take(size, pos + 5))
-                self.pos = pos + 5 + size
-            elif op == 0x8C:  # SHORT_BINUNICODE
-                size = data[pos + 1]
-                self.stack.append(self._take(size, pos + 2))
-                self.pos = pos + 2 + size
-            elif op == 0x8D:  # BINUNICODE8
-                size = _U64(data, pos + 1)[0]
-                self.stack.append(self._take(size, pos + 9))
-                self.pos = pos + 9 + size
-            elif op == 0x55 or op == 0x43:  # U SHORT_BINSTRING, C SHORT_BINBYTES
-                size = data[pos + 1]
-                self.stack.append(self._take(size, pos + 2))
-                self.pos = pos + 2 + size
-            elif op == 0x54 or op == 0x42:  # T BINSTRING, B BINBYTES
-                size = _U32(data, pos + 1)[0]
-                self.stack.append(self._take(size, pos + 5))
-                self.pos = pos + 5 + size
+            elif op in _STRINGS:
+                length, header = _STRINGS[op]
+                size = length(data, pos + 1)[0]
+                self.stack.append(self._take(size, pos + header))
+                self.pos = pos + header + size
             elif op == 0x61:  # a APPEND
                 item = self.stack.pop()
                 self._extend([item])

@@ -15,7 +15,7 @@ import msgspec
 
 from tracecore.signals import folders
 from tracecore.signals.flight_recorder import delta_reader
-from tracecore.signals.flight_recorder.dump import Dump, Entry, decode, dump_of, make_entry, rank_from_name
+from tracecore.signals.flight_recorder.dump import Dump, Entry, decode, dump_of, make_entry
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
 from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name, members_of
@@ -31,6 +31,8 @@ _CHUNK: Final = 32
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _RANK_IN_NAME: Final = re.compile(r"rank[_-]?([0-9]{1,8})(?![0-9])", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[0-9]+")
+_SUFFIXES: Final = re.compile(r"(?:\.(?:json|pickle|pkl|pt|bin|gz|zst|dump|txt))+$")
 _ARROW: Final = re.compile(r"^(?:send ([0-9]{1,8})->[0-9]{1,8}|recv ([0-9]{1,8})<-[0-9]{1,8})")
 
 
@@ -66,19 +68,18 @@ def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> Dump:
         if dump is not None:
             return dump
     root = decode(data, limits)
-    source = "name"
     if rank is None:
-        rank, source = rank_from_content(root), "content"
+        rank = rank_from_content(root)
     if rank is None:
         raise DumpError("no_rank", "neither the file's name nor its content says which rank this is")
-    dump = dump_of(path, rank, root)
-    dump.rank_from = source
-    return dump
+    return dump_of(path, rank, root)
 
 
 def _rank_in(path: str) -> int | None:
-    found = _RANK_IN_NAME.findall(os.path.basename(path))
-    return int(found[-1]) if found else rank_from_name(path)
+    """The number after `rank` in a file's name, else the last one: `nccl_trace_rank_12`, `fr_dump_3`, `_7.json`."""
+    name = os.path.basename(path)
+    found = _RANK_IN_NAME.findall(name) or _NUMBER.findall(_SUFFIXES.sub("", name))[-1:]
+    return int(found[-1]) if found and len(found[-1]) <= 8 else None
 
 
 def rank_from_content(root: dict[str, Any]) -> int | None:
@@ -273,12 +274,16 @@ def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) 
     """Read one collective again, in full; None where the dump no longer has it or cannot be read."""
     try:
         with open(path, "rb") as file:
-            root = decode(file.read(), limits)
+            return entry_in(file.read(), group, seq, limits)
     except (OSError, DumpError):
         return None
-    entries = root.get("entries")
+
+
+def entry_in(data: bytes, group: str, seq: int, limits: DumpLimits | None = None) -> Entry | None:
+    """One collective of a dump, in full; the last of a coalesced group is the one that closes it."""
     found = None
+    entries = decode(data, limits).get("entries")
     for raw in entries if isinstance(entries, list) else ():
         if isinstance(raw, dict) and entry_seq(raw) == seq and not entry_p2p(raw) and group_name(raw)[0] == group:
-            found = raw  # the last of a coalesced group is the one that closes it
+            found = raw
     return make_entry(found, 0) if found is not None else None

@@ -8,9 +8,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tracecore.signals.kernel import lines
+from tracecore.signals.logs.assembly import Assembly, TextBlock
 from tracecore.signals.logs.blocks import BLOCK, Block, blocks
 from tracecore.signals.logs.dialects import UnwrappedLine, clean, strip_prefixes
-from tracecore.signals.logs.multiline import OomReport, Take
+from tracecore.signals.logs.multiline import OomReport
 from tracecore.signals.logs.reader import layer_of, read_lines
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
@@ -56,7 +57,7 @@ def _worker(raw: bytes) -> UnwrappedLine:
     host = _text(entry.get("_HOSTNAME"))
     micros = _text(entry.get("_SOURCE_REALTIME_TIMESTAMP")) or _text(entry.get("__REALTIME_TIMESTAMP"))
     known = micros.isdigit() and len(micros) < 18
-    lane = f"{host} {program}{_text(entry.get('_PID'))}".encode("utf-8", "replace")
+    lane = f"{host} {program} {_text(entry.get('_PID'))} ".encode("utf-8", "replace")
     stamp = Stamp(int(micros) * 1000) if known and is_plausible(int(micros) * 1000) else None
     line = UnwrappedLine(
         clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program
@@ -193,23 +194,35 @@ def _text(value: object) -> str:
     return ""
 
 
+class _Report(TextBlock):
+    """An out-of-memory report that more entries may join."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, line: UnwrappedLine, record: LogSignal) -> None:
+        super().__init__(line, OomReport())
+        self.record = record
+
+    def finish(self) -> LogSignal:
+        self.record["log"]["body"] = self.body().decode("utf-8", "replace")
+        return self.record
+
+
 def _join(entries: Iterator[Entry], stream: Stream, clock: Clock, counters: Counters) -> Iterator[LogSignal]:
     """Entries as records; an out-of-memory report of many entries is one."""
     resources: dict[tuple[str, str], Resource] = {}
-    report: tuple[LogSignal, OomReport, list[str]] | None = None
-    for entry, offset, line, length in entries:
+    reports: Assembly[_Report] = Assembly()
+    for entry, offset, number, length in entries:
         text = _text(entry.get("MESSAGE")).replace("\x00", "")
         host = _text(entry.get("_HOSTNAME"))
         kernel = entry.get("_TRANSPORT") == "kernel"
         program = "kernel" if kernel else _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM"))
-        if report is not None and program == "kernel":
-            taken = report[1].take(text.encode())
-            if taken in (Take.TAKE, Take.LAST):
-                report[2].append(text)
-            if taken in (Take.LAST, Take.CLOSE):
-                yield _finish(report)
-                report = None
-            if taken in (Take.TAKE, Take.LAST, Take.HOLD):
+        line = UnwrappedLine(text.encode("utf-8", "replace"), host.encode("utf-8", "replace"))
+        if program == "kernel":
+            joined, ended = reports.place(line)
+            for report in ended:
+                yield report.finish()
+            if joined is not None:
                 continue
         key = (host, program)
         if key not in resources:
@@ -228,18 +241,11 @@ def _join(entries: Iterator[Entry], stream: Stream, clock: Clock, counters: Coun
         record: LogSignal = {
             "resource": resources[key],
             "log": {"body": text, "attributes": attributes, "time_unix_nano": when},
-            "source": Source(stream.path, offset, line, length),
+            "source": Source(stream.path, offset, number, length),
         }
         if program == "kernel" and "invoked oom-killer:" in text:
-            report = (record, OomReport(), [text])
+            reports.add(_Report(line, record))
         else:
             yield record
-    if report is not None:
-        yield _finish(report)
-
-
-def _finish(report: tuple[LogSignal, OomReport, list[str]]) -> LogSignal:
-    record, _, texts = report
-    body = "\n".join(texts)
-    record["log"]["body"] = body if len(body) <= 1 << 18 else body[: 3 << 16] + "\n[...]\n" + body[-(1 << 16) :]
-    return record
+    for report in reports:
+        yield report.finish()

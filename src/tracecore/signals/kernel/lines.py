@@ -127,7 +127,7 @@ def _syslog(
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")
     if work and is_system(name):
         return UnwrappedLine(b"")
-    lane = host + b" " + program + (pid or b"")
+    lane = b"%s %s %s " % (host, program, pid or b"")
     return UnwrappedLine(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
 
 

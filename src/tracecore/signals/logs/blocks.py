@@ -7,8 +7,6 @@ fall into blocks never changes the lines.
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -25,8 +23,6 @@ FIRST = 1 << 17
 CARRY = 1 << 15
 #: What is looked at together stays in the cache of one core.
 PIECE = 1 << 17
-#: How far ahead the end of a line is looked for, so that a block is read whole and not put together.
-AHEAD = 1 << 12
 MAX_LINE = 1 << 20
 #: Bytes of the end of a longer line that are kept.
 LINE_END = 1 << 16
@@ -69,26 +65,14 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             yield Block(kept, offset - len(kept), line)
             line += chunk[end - 1 : end] == b"\n"
             skipping, kept, chunk = False, b"", chunk[end:]
-        last = chunk.rfind(b"\n") + 1
-        if last and len(chunk) - last <= CARRY:
-            # The usual case, with at most one copy of the bytes.
-            whole = not carry and last == len(chunk)
-            block = Block(chunk if whole else b"".join((carry, memoryview(chunk)[:last])), offset, line)
-            yield block
-            line += newlines(block.data) if block.newlines < 0 else block.newlines
-            offset += len(block.data)
-            carry = chunk[last:]
-            continue
         data = carry + chunk if carry else chunk
         cut = _last_end(data, len(carry))
         if cut:
             block = Block(data[:cut], offset, line)
             yield block
             line += newlines(block.data) if block.newlines < 0 else block.newlines
-            carry = data[cut:]
             offset += cut
-        else:
-            carry = data
+        carry = data[cut:]
         if len(carry) > MAX_LINE:
             # What is kept has the length of the longest line, so that the block size does not show.
             yield Block(carry[:MAX_LINE], offset, line)
@@ -103,26 +87,10 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
 
 def _chunks(file: BinaryIO, counters: Counters, size: int) -> Iterator[bytes]:
     wanted = min(size, FIRST)
-    while chunk := file.read(wanted + _ahead(file, wanted)):
+    while chunk := file.read(wanted):
         counters.read(len(chunk))
         yield chunk
         wanted = size
-
-
-def _ahead(file: BinaryIO, size: int) -> int:
-    """Return how many bytes the last line has after the next `size` bytes; 0 if that is not cheap to find out."""
-    if size < AHEAD:
-        return 0
-    if isinstance(file, io.BytesIO):
-        at = file.tell()
-        file.seek(at + size)
-        following = file.read(AHEAD)
-        file.seek(at)
-    elif type(file) is io.FileIO and file.seekable():
-        following = os.pread(file.fileno(), AHEAD, file.tell() + size)
-    else:
-        return 0
-    return following.find(b"\n") + 1
 
 
 def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:

@@ -22,7 +22,8 @@ class UnwrappedLine(msgspec.Struct, gc=False):
 
     Args:
         text: what the program wrote.
-        lane: names who wrote it (stream and prefix); a multi-line block stays in its lane.
+        lane: names who wrote it (stream and prefix); a multi-line block stays in its lane. No name is the beginning
+            of another's: a lane that begins with this one has a further prefix.
         stamp: the time the wrapping gives; None where only the text may have one.
         rank: global rank, where the prefix says it.
         partial: the runtime cut the line: the next piece of the lane belongs to it.
@@ -134,7 +135,7 @@ def _unfold(line: UnwrappedLine) -> None:
 def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
     """Takes a wrapping off; it names who wrote the line."""
     name, *more = [group.decode("ascii", "replace") for group in match.groups()]
-    line.lane = match.group().rstrip()
+    line.lane = match.group().rstrip() + b" "
     line.text = line.text[match.end() :]
     if wrapping == "srun":
         line.rank = int(name)

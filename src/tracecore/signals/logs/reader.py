@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
+from tracecore.signals.logs.assembly import MAX_BODY, Assembly, TextBlock, shape_of
 from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, UnwrappedLine
-from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
-from tracecore.signals.logs.open_record import MAX_BODY, OpenRecord
+from tracecore.signals.logs.multiline import Message, Shape, Table, Traceback
 from tracecore.signals.logs.selector import FAILED_GROUP, LoneLine, Picked, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
 
-#: Lines of others that may stand between two lines of one block.
-MAX_FOREIGN = 400
 #: Bytes of the line above a traceback that are looked at.
 ABOVE = 1024
 #: Bytes above a line without a time that are looked at first.
@@ -81,6 +80,58 @@ def read_lines(
     yield from assembly.finish()
 
 
+class _Place(NamedTuple):
+    """Where a line begins in its file, its number, and where it ends."""
+
+    offset: int
+    line: int
+    end: int
+
+
+class _OpenRecord(TextBlock):
+    """A record that more lines may join."""
+
+    __slots__ = ("attributes", "end", "host", "place", "program", "rank", "time", "wanted")
+
+    def __init__(self, line: UnwrappedLine, shape: Shape, place: _Place, time: int, attributes: Attributes) -> None:
+        super().__init__(line, shape)
+        self.place = place
+        self.end = place.end
+        self.time = time
+        self.attributes = attributes
+        self.host, self.program, self.rank = line.host, line.program, line.rank
+        #: Whether the first line is worth a record whatever follows it.
+        self.wanted = False
+
+    @property
+    def inferred(self) -> bool:
+        """Whether its time is that of another line."""
+        return "tracecore.time.inferred" in self.attributes
+
+
+class _CutLine:
+    """A line that the container runtime wrote in pieces."""
+
+    def __init__(self, first: UnwrappedLine, place: _Place, stream: bytes) -> None:
+        self.place = place
+        self.size = len(first.text)
+        self._first = first
+        self._stream = stream
+        self._pieces = [first.text]
+
+    def add(self, line: UnwrappedLine, place: _Place) -> None:
+        self._pieces.append(line.text)
+        self.size += len(line.text)
+        self.place = self.place._replace(end=place.end)
+
+    def whole(self, single_node: bool) -> UnwrappedLine:
+        """Return the line put together."""
+        text = dialects.clean(b"".join(self._pieces))
+        line = UnwrappedLine(text, self._stream, self._first.stamp, attributes=self._first.attributes)
+        dialects.strip_prefixes(line, single_node)
+        return line
+
+
 class _Assembly:
     """Turns candidate lines into records; what is open survives from one block to the next."""
 
@@ -90,9 +141,8 @@ class _Assembly:
         self._dialect = dialect
         self._counters = counters
         self._resources: dict[tuple[str, str], Resource] = {}
-        self._pieces: dict[bytes, OpenRecord] = {}  # runtimes' partial lines, by stream
-        self._open: dict[bytes, OpenRecord] = {}  # blocks, by lane
-        self._message: OpenRecord | None = None  # the last single line, which detail lines may follow
+        self._cut_lines: dict[bytes, _CutLine] = {}  # by stream
+        self._open: Assembly[_OpenRecord] = Assembly()
         self._tail = b""  # bytes before this block, for a look back
         self._seen = 0  # lines before this offset are known not to have a later time than `_time`
         self._time: int | None = None
@@ -108,14 +158,14 @@ class _Assembly:
     @property
     def idle(self) -> bool:
         """Whether no record is open that the next lines may join."""
-        return not self._open and self._message is None and not self._pieces
+        return self._open.idle and not self._cut_lines
 
     def feed(self, block: Block, picked: Sequence[int] | None) -> Iterator[LogSignal]:
         data, base = block.data, block.offset
         size = len(data)
         self._all = picked is None
         position, index, count = 0, 0, 0 if picked is None else len(picked)
-        counted_to, line = 0, block.line
+        counted_to, number = 0, block.line
         known = lines = None
         reports: deque[LoneLine] = deque()
         if isinstance(picked, Picked):
@@ -140,37 +190,34 @@ class _Assembly:
                 self._counters.bytes_dropped += after - end
             candidate = picked is None or (index < count and picked[index] < min(after, position + MAX_LINE))
             if known is None:
-                line += _newlines(data, counted_to, position)
+                number += _newlines(data, counted_to, position)
                 counted_to = position
             else:
-                line = block.line + int(known.searchsorted(position))
-            raw = data[position:end]
+                number = block.line + int(known.searchsorted(position))
             while candidate and reports and reports[0].offset < base + position:
                 # What has no time of its own gets that of the lines above it.
                 yield from self.reported((reports.popleft(),))
-            if not candidate and self._ends_message(raw):
-                message, self._message = self._message, None
-                assert message is not None
+            begin, position = position, after
+            raw = data[begin:end]
+            if not candidate and not self._cut_lines and (message := self._open.ended_message(raw)) is not None:
                 yield from self._emit(message)
-                position = after
                 continue
-            yield from self._line(raw, base + position, line, candidate, data, position)
-            position = after
+            line, place = self._dialect(raw), _Place(base + begin, number, base + end)
+            if line.partial or self._cut_lines:
+                joined = self._join(line, place)
+                if joined is None:
+                    continue
+                candidate = candidate or joined[1] is not place
+                line, place = joined
+            yield from self._place(line, place, candidate, data, begin)
         yield from self.reported(reports)
         if known is not None:
             block.newlines = len(known)
         elif lines is not None:
             block.newlines = lines
         else:
-            block.newlines = line - block.line + _newlines(data, counted_to, size)
+            block.newlines = number - block.line + _newlines(data, counted_to, size)
         self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
-
-    def _ends_message(self, raw: bytes) -> bool:
-        """Whether nothing but a line that stands alone is open, and this one, not a candidate, cannot be part of it."""
-        message = self._message
-        if message is None or self._open or self._pieces or len(message.lines) > 1 or message.held:
-            return False
-        return MAY_CONTINUE.search(raw) is None
 
     def reported(self, reports: Iterable[LoneLine]) -> Iterator[LogSignal]:
         """Lines that stand alone, those a selector kept back from blocks before among them."""
@@ -185,7 +232,7 @@ class _Assembly:
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
                 self._stamped_at = self._seen = report.offset
-            self._count_attempts(line, None)
+            self._count_attempts(line, Message())
             attributes = self._marked(line, inferred=stamp is None)
             if report.until is not None:
                 last = self._dialect(report.until)
@@ -199,87 +246,65 @@ class _Assembly:
             yield self._record(line.host, line.program, line.text[:MAX_BODY], attributes, time, source)
 
     def finish(self) -> Iterator[LogSignal]:
-        still = [*self._pieces.values(), *self._open.values()]
-        if self._message is not None:
-            still.append(self._message)
-        self._pieces, self._open, self._message = {}, {}, None
-        for record in sorted(still, key=lambda r: r.offset):
+        """Emit what is open."""
+        cut_lines, self._cut_lines = self._cut_lines, {}
+        for cut in cut_lines.values():
+            yield from self._place(cut.whole(self._stream.single_node), cut.place, True, b"", 0)
+        still, self._open = list(self._open), Assembly()
+        for record in sorted(still, key=lambda record: record.place.offset):
             yield from self._emit(record)
 
-    def _line(
-        self, raw: bytes, offset: int, number: int, candidate: bool, data: bytes, position: int
+    def _join(self, line: UnwrappedLine, place: _Place) -> tuple[UnwrappedLine, _Place] | None:
+        """Put the pieces of a cut line together: any other line is as it is; None while more pieces are to come."""
+        stream = _iostream(line)
+        cut = self._cut_lines.get(stream)
+        if cut is None:
+            if not line.partial:
+                return line, place
+            self._cut_lines[stream] = _CutLine(line, place, stream)
+            return None
+        cut.add(line, place)
+        if line.partial and cut.size < MAX_LINE:
+            return None
+        del self._cut_lines[stream]
+        return cut.whole(self._stream.single_node), cut.place
+
+    def _place(
+        self, line: UnwrappedLine, place: _Place, candidate: bool, data: bytes, position: int
     ) -> Iterator[LogSignal]:
-        line = self._dialect(raw)
-        end = offset + len(raw)
-        if line.partial or self._pieces:
-            joined = self._join(line, offset, number, end)
-            if joined is None:
-                return
-            line, offset, number, candidate = *joined[:3], candidate or joined[3]
-        for lane, record in list(self._open.items()):
-            if record.foreign > MAX_FOREIGN:
-                del self._open[lane]
-                yield from self._emit(record)
-        if self._open and EXITING in line.text:
+        """Add a line to the record that it belongs to; a candidate that belongs to none opens one."""
+        if self._open.lanes and EXITING in line.text:
             self._left(line)
-        record_here = self._open.get(line.lane)
-        if record_here is not None and (shape := record_here.shape) is not None:
-            taken = shape.take(line.text)
-            if taken is Take.HOLD:
-                record_here.held += 1
-                return
-            if taken in (Take.TAKE, Take.LAST):
-                record_here.append(line.text, end)
-                _date(record_here, line.text)
-                if taken is Take.LAST:
-                    del self._open[line.lane]
-                    yield from self._emit(record_here)
-                return
-            if taken is Take.CLOSE:
-                del self._open[line.lane]
-                yield from self._emit(record_here)
-        for record in self._open.values():
-            record.foreign += 1
-        message = self._message
-        if message is not None and message.shape is not None:
-            if line.lane in (message.lane, b"", *_iostream(message)):
-                taken = message.shape.take(line.text)
-                if taken is Take.HOLD:
-                    message.held += 1
-                    return
-                if taken is Take.TAKE:
-                    message.append(line.text, end)
-                    return
-            self._message = None
-            yield from self._emit(message)
-        if not candidate or not line.text:
+        joined, ended = self._open.place(line)
+        if joined is not None and not joined.held:
+            joined.end = place.end
+            _date(joined, line.text)
+        for record in ended:
+            yield from self._emit(record)
+        if joined is not None or not candidate or not line.text:
             return
         if line.stamp is None:
             line.stamp = stamps.find(line.text)
-        shape = opens(line.text, line.lane.endswith(b"]: "))
+        shape = shape_of(line)
         if line.rank is None and isinstance(shape, Traceback):
             line.rank = self._announced(data, position)
-        time, inferred = self._when(line.stamp, offset, data, position)
-        opened = OpenRecord(line, offset, number, end, shape or Message(), shape is None or shape.worthy or self._all)
+        time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
-        opened.attributes = self._marked(line, inferred=inferred)
-        opened.stamp = Stamp(time)
+        opened = _OpenRecord(line, shape, place, time, self._marked(line, inferred=inferred))
+        opened.wanted = self._all or isinstance(shape, Message)
         if line.folded:
             yield from self._emit(opened)
-        elif shape is None:
-            self._message = opened
-        else:
-            self._open[line.lane] = opened
+        elif (before := self._open.add(opened)) is not None:
+            yield from self._emit(before)
 
     def _left(self, line: UnwrappedLine) -> None:
         """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""
         stamp = line.stamp or stamps.find(line.text)
         whose = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
-        for record in self._open.values():
-            inferred = record.attributes is not None and "tracecore.time.inferred" in record.attributes
+        for record in self._open.lanes.values():
             rank = self._stream.resource.get("gen_ai.training.rank") if record.rank is None else record.rank
-            if stamp is not None and inferred and rank == whose and isinstance(record.shape, Traceback):
-                record.stamp = Stamp(self._resolved(stamp))
+            if stamp is not None and record.inferred and rank == whose and isinstance(record.shape, Traceback):
+                record.time = self._resolved(stamp)
 
     def _marked(self, line: UnwrappedLine, *, inferred: bool) -> Attributes:
         """The attributes of a line's record: its own, and what the reader knows of it."""
@@ -292,39 +317,16 @@ class _Assembly:
             attributes["gen_ai.training.rank"] = line.rank
         return attributes
 
-    def _count_attempts(self, line: UnwrappedLine, shape: Shape | None) -> None:
+    def _count_attempts(self, line: UnwrappedLine, shape: Shape) -> None:
         """After torchrun has said that its workers failed, it sums up; what workers say then is the next attempt."""
         if FAILED_GROUP in line.text and b"local_rank:" in line.text:
             self._failed = True
         elif self._failed and (
-            line.rank is not None or not (shape or b"/elastic/" in line.text or b".elastic." in line.text)
+            line.rank is not None
+            or (isinstance(shape, Message) and b"/elastic/" not in line.text and b".elastic." not in line.text)
         ):
             self._failed = False
             self._attempt += 1
-
-    def _join(
-        self, line: UnwrappedLine, offset: int, number: int, end: int
-    ) -> tuple[UnwrappedLine, int, int, bool] | None:
-        """Puts the pieces of a line together that the container runtime had cut; None while more are to come."""
-        name = line.attributes.get("log.iostream") if line.attributes else None
-        key = name.encode() if isinstance(name, str) else b""
-        pending = self._pieces.get(key)
-        if pending is None:
-            if not line.partial:
-                return line, offset, number, False
-            self._pieces[key] = OpenRecord(line, offset, number, end, None, True)
-            return None
-        pending.lines.append(line.text)
-        pending.size += len(line.text)
-        pending.end = end
-        if line.partial and pending.size < MAX_LINE:
-            return None
-        del self._pieces[key]
-        whole = UnwrappedLine(
-            dialects.clean(b"".join(pending.lines)), key, pending.stamp, attributes=pending.attributes
-        )
-        dialects.strip_prefixes(whole, self._stream.single_node)
-        return whole, pending.offset, pending.line, True
 
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
         """The time of a line and whether it was inferred."""
@@ -392,15 +394,13 @@ class _Assembly:
             self._size = measure(self._stream)
         return self._clock.latest - max(self._size - offset, 0)
 
-    def _emit(self, record: OpenRecord) -> Iterator[LogSignal]:
-        if record.shape is not None and not (record.wanted or record.shape.worthy):
+    def _emit(self, record: _OpenRecord) -> Iterator[LogSignal]:
+        if not (record.wanted or record.shape.worthy):
             return
         self._counters.bytes_dropped += record.left_out
-        assert record.stamp is not None
-        assert record.attributes is not None
-        source = Source(self._stream.path, record.offset, record.line, record.end - record.offset)
-        body = unboxed(record.body()) if isinstance(record.shape, Boxed) else record.body()
-        yield self._record(record.host, record.program, body, record.attributes, record.stamp.nanos, source)
+        offset, line, _ = record.place
+        source = Source(self._stream.path, offset, line, record.end - offset)
+        yield self._record(record.host, record.program, record.body(), record.attributes, record.time, source)
 
     def _record(
         self, host: str, program: str, body: bytes, attributes: Attributes, time: int, source: Source
@@ -441,18 +441,18 @@ def measure(stream: Stream) -> int:
     return size
 
 
-def _date(record: OpenRecord, text: bytes) -> None:
+def _date(record: _OpenRecord, text: bytes) -> None:
     """A failure table has times of its own, better than that of a line above it."""
-    if isinstance(record.shape, Table) and record.attributes and "tracecore.time.inferred" in record.attributes:
+    if isinstance(record.shape, Table) and record.inferred:
         name, _, value = text.partition(b":")
         if name.strip() == b"time" and (stamp := stamps.find(value.strip())) and not stamp.missing:
-            record.stamp = stamp
+            record.time = stamp.nanos
             del record.attributes["tracecore.time.inferred"]
 
 
-def _iostream(record: OpenRecord) -> tuple[bytes, ...]:
-    name = record.attributes.get("log.iostream") if record.attributes else None
-    return (name.encode(),) if isinstance(name, str) else ()
+def _iostream(line: UnwrappedLine) -> bytes:
+    name = line.attributes.get("log.iostream") if line.attributes else None
+    return name.encode() if isinstance(name, str) else b""
 
 
 def _newlines(data: bytes, start: int, end: int) -> int:

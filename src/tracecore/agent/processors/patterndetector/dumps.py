@@ -113,6 +113,7 @@ class DumpFacts:
 def _joined(job: JobDumps) -> list[Fact]:
     from tracecore.facts.collective_dumps import facts_of
     from tracecore.signals.flight_recorder.join import join
+    from tracecore.signals.flight_recorder.reading import entry_in
 
     newest = max(held.arrived for held in job.ranks.values())
     job.ranks = {rank: held for rank, held in job.ranks.items() if newest - held.arrived <= TOGETHER}
@@ -120,26 +121,13 @@ def _joined(job: JobDumps) -> list[Fact]:
     data = {held.dump.path: held.data for held in job.ranks.values()}
 
     def reread(path: str, group: str, seq: int) -> Entry | None:
-        return _entry(zlib.decompress(data[path]), group, seq) if path in data else None
+        return entry_in(zlib.decompress(data[path]), group, seq) if path in data else None
 
     facts = []
     for fact in facts_of(joined, reread):
         held = job.ranks.get(-1 if fact.rank is None else fact.rank)
         facts.append(msgspec.structs.replace(fact, **held.identity) if held is not None and held.identity else fact)
     return facts
-
-
-def _entry(data: bytes, group: str, seq: int) -> Entry | None:
-    """One collective in full; the last of a coalesced group is the one that closes it."""
-    from tracecore.signals.flight_recorder.dump import decode, make_entry
-    from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name
-
-    found = None
-    entries = decode(data).get("entries")
-    for raw in entries if isinstance(entries, list) else ():
-        if isinstance(raw, dict) and entry_seq(raw) == seq and not entry_p2p(raw) and group_name(raw)[0] == group:
-            found = raw
-    return make_entry(found, 0) if found is not None else None
 
 
 def _identity(attributes: Mapping[str, Any]) -> dict[str, Any]:

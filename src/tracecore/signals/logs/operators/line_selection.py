@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Final
 
-from tracecore.signals.logs.selector import Picked, Selector, Selectors
+from tracecore.signals.logs.selector import PARTIALS, Picked, Selector, Selectors
 from tracecore.signals.logs.tail.lines import Lines as Cut
 from tracecore.signals.logs.tail.lines import Starts
 from tracecore.signals.logs.tail.watched import WatchedFile
-
-_PARTIALS: Final = (b" stdout P", b" stderr P")
 
 
 class LineSelection:
@@ -47,7 +44,7 @@ class LineSelection:
         """Chooses a line and those that complete it; gives the one after them."""
         while number < len(tokens):
             chosen.append(number)
-            file.partial = any(part in tokens[number][:64] for part in _PARTIALS)
+            file.partial = any(part in tokens[number][:64] for part in PARTIALS)
             number += 1
             if not file.partial:
                 break

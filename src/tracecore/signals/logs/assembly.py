@@ -1,0 +1,226 @@
+"""The decision which lines were printed as one block: a traceback, a failure table, an error and its details.
+
+Several processes may write to one stream, so a block stays in its lane (`UnwrappedLine.lane`), and lines of others may
+stand between its lines. An `Assembly` has the blocks of one stream that are open. It is shown every line: `place` says
+which block the line joins and which blocks it ends. A line that joins none may open a block of its own (`add`).
+
+`signals.logs.reader` assembles the records of a file, `recipes.live` finds the lines of followed files that belong to
+a picked one, and `agent.processors.blocks` joins records that arrive one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tracecore.signals.logs.dialects import UnwrappedLine
+from tracecore.signals.logs.multiline import (
+    CLOSE,
+    HOLD,
+    LAST,
+    MAY_CONTINUE,
+    PASS,
+    TAKE,
+    Boxed,
+    Message,
+    Shape,
+    Take,
+    opens,
+    unboxed,
+)
+
+#: Lines that belong to no block and may stand between two lines of one.
+MAX_FOREIGN: Final = 400
+#: A block's text, in bytes; of a longer one the beginning and the end are kept.
+MAX_BODY: Final = 1 << 18
+
+_BEGINNING: Final = MAX_BODY * 3 // 4
+_END: Final = MAX_BODY - _BEGINNING
+_ELLIPSIS: Final = b"\n[... %d bytes left out ...]\n"
+
+
+class OpenBlock:
+    """A block that more lines may join. Its text is not kept: see `TextBlock`.
+
+    Args:
+        line: the first line.
+        shape: says which lines belong to it.
+    """
+
+    __slots__ = ("alone", "foreign", "held", "lane", "shape")
+
+    def __init__(self, line: UnwrappedLine, shape: Shape) -> None:
+        self.lane = line.lane
+        self.shape = shape
+        #: Whether nothing has followed the first line.
+        self.alone = True
+        #: Empty lines at the end, which belong to the block if more of it follows.
+        self.held = 0
+        #: Lines that belong to no block, since the last line of this one.
+        self.foreign = 0
+
+    def offer(self, text: bytes) -> Take:
+        """Add a line if it belongs to the block."""
+        taken = self.shape.take(text)
+        if taken is HOLD:
+            self.held += 1
+            self.alone = False
+        elif taken is TAKE or taken is LAST:
+            self.append(text)
+            self.alone = False
+        return taken
+
+    def append(self, text: bytes) -> None:
+        """Add a line, after the empty lines that were held back."""
+        self.held = 0
+        self.foreign = 0
+
+
+class TextBlock(OpenBlock):
+    """A block with its text, bounded in size."""
+
+    __slots__ = ("_beginning", "_beginning_size", "_end", "_end_size", "left_out")
+
+    def __init__(self, line: UnwrappedLine, shape: Shape) -> None:
+        super().__init__(line, shape)
+        self._beginning = [line.text]
+        self._beginning_size = len(line.text)
+        self._end: deque[bytes] = deque()
+        self._end_size = 0
+        #: Bytes between beginning and end.
+        self.left_out = 0
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that are kept."""
+        return self._beginning_size + self._end_size
+
+    def append(self, text: bytes) -> None:
+        for _ in range(self.held):
+            self._add(b"")
+        super().append(text)
+        self._add(text)
+
+    def _add(self, text: bytes) -> None:
+        room = _BEGINNING - self._beginning_size
+        if not self._end and len(text) <= room:
+            self._beginning.append(text)
+            self._beginning_size += len(text) + 1
+            return
+        if not self._end and room > 0 and len(text) > _END:
+            # The last line of a traceback may be a megabyte: its beginning says what was raised.
+            self._beginning.append(text[:room])
+            self._beginning_size += room + 1
+            text = text[room:]
+        self.left_out += max(0, len(text) - _END)
+        self._end.append(text[-_END:])
+        self._end_size += len(self._end[-1]) + 1
+        while self._end_size > _END and len(self._end) > 1:
+            gone = len(self._end.popleft()) + 1
+            self._end_size -= gone
+            self.left_out += gone
+
+    def body(self) -> bytes:
+        """Return the text; of a long one the beginning and the end."""
+        text = b"\n".join(self._beginning)
+        if self.left_out:
+            text += _ELLIPSIS % self.left_out + b"\n".join(self._end)
+        elif self._end:
+            text += b"\n" + b"\n".join(self._end)
+        if len(text) > MAX_BODY:
+            text = text[:_BEGINNING] + _ELLIPSIS % (len(text) - MAX_BODY) + text[-_END:]
+        return unboxed(text) if isinstance(self.shape, Boxed) else text
+
+
+Block = TypeVar("Block", bound=OpenBlock)
+
+
+class Placed(NamedTuple, Generic[Block]):
+    """The place of a line.
+
+    Args:
+        joined: the block that the line was added to; None where it belongs to no open block.
+        ended: blocks that are over, in the order in which they end; `joined` is the last where this was its last line.
+    """
+
+    joined: Block | None
+    ended: list[Block]
+
+
+class Assembly(Generic[Block]):
+    """The open blocks of one stream of lines."""
+
+    __slots__ = ("lanes", "message")
+
+    def __init__(self) -> None:
+        self.lanes: dict[bytes, Block] = {}
+        #: The last line that stood alone: the details of an error may follow it.
+        self.message: Block | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no block is open that the next line may join."""
+        return not self.lanes and self.message is None
+
+    def __iter__(self) -> Iterator[Block]:
+        yield from self.lanes.values()
+        if self.message is not None:
+            yield self.message
+
+    def ended_message(self, raw: bytes) -> Block | None:
+        """Close a line that stands alone, if nothing else is open and a raw line cannot be part of it.
+
+        This is nearly always so, and found out without unwrapping the line.
+        """
+        message = self.message
+        if message is None or self.lanes or not message.alone or MAY_CONTINUE.search(raw) is not None:
+            return None
+        self.message = None
+        return message
+
+    def place(self, line: UnwrappedLine) -> Placed[Block]:
+        """Add a line to the block that it belongs to, and close the blocks that it ends."""
+        ended = [block for block in self.lanes.values() if block.foreign > MAX_FOREIGN] if self.lanes else []
+        for block in ended:
+            del self.lanes[block.lane]
+        lane, text = line.lane, line.text
+        own = self.lanes.get(lane)
+        if own is not None:
+            taken = own.offer(text)
+            if taken is LAST or taken is CLOSE:
+                del self.lanes[lane]
+                ended.append(own)
+            if taken is not PASS and taken is not CLOSE:
+                return Placed(own, ended)
+        for block in self.lanes.values():
+            block.foreign += 1
+        message = self.message
+        if message is not None:
+            # Details may stand without the prefix that the first line has, or without a part of it.
+            if message.lane.startswith(lane) and message.offer(text) in (TAKE, HOLD):
+                return Placed(message, ended)
+            self.message = None
+            ended.append(message)
+        return Placed(None, ended)
+
+    def add(self, block: Block) -> Block | None:
+        """Open a block with a line that was placed nowhere; gives the block of its lane that this one ends."""
+        if isinstance(block.shape, Message):
+            self.message = block
+            return None
+        before = self.lanes.get(block.lane)
+        self.lanes[block.lane] = block
+        return before
+
+    def remove(self, block: Block) -> None:
+        """Forget a block that is taken to be over."""
+        if block is self.message:
+            self.message = None
+        else:
+            del self.lanes[block.lane]
+
+
+def shape_of(line: UnwrappedLine) -> Shape:
+    """Return the shape of the block that begins with this line."""
+    return opens(line.text, line.lane.endswith(b"]: ")) or Message()
