@@ -14,6 +14,7 @@ import msgspec
 
 from tracecore.facts import collective
 from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.building import incident_of
@@ -32,6 +33,8 @@ SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
 
+#: Beside a cause of slowness, a stall counts from so many seconds on.
+STALLED_S: Final = 120
 #: A rank that makes a step so long after a death is not the one that died.
 WENT_ON: Final = 60 * SECOND
 #: Ignore verdicts that ended this long before the run began. Two clocks that print no time zone differ by less.
@@ -203,7 +206,7 @@ def _attempt(
     fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in precedence.CONDITIONS]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
-        if left is not None and incidents and state == "unended" and not attempt.stalls and not attempt.saving:
+        if left is not None and incidents and _is_only_slow(attempt):
             # What is slow and goes on is all that is known: that it had not ended yet is no failure beside it.
             notes.append(left.headline)
         elif left is not None:
@@ -212,6 +215,15 @@ def _attempt(
             ]
             incidents.insert(0, left)
     return incidents
+
+
+def _is_only_slow(attempt: JobAttempt) -> bool:
+    """Whether nothing says that an attempt failed or stands still: a log may end before others of its bundle do."""
+    if attempt.state == "unended":
+        return not attempt.stalls and not attempt.saving
+    return attempt.state == "unknown" and all(
+        isinstance(stall, StepStalled) and stall.no_progress_s < STALLED_S for stall in attempt.stalls
+    )
 
 
 def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:

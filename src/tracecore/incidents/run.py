@@ -48,6 +48,9 @@ _TROUBLES = (
 )  # fmt: skip
 #: What a program may catch, or its libraries get over.
 _SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
+#: A rank stands still when it reports nothing for so many times its longest pause before.
+PAUSES = 2
+SECOND = 1_000_000_000
 #: Of these, so many are kept.
 _TROUBLE = 1_000
 #: Of the reports of one rank's watchdog, so many are kept.
@@ -78,6 +81,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
+        pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
         stacks: the last stack of each rank that was printed, where no step followed it.
@@ -100,6 +104,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+    pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
     stacks: dict[int, StackPrinted] = msgspec.field(default_factory=dict)
@@ -274,6 +279,9 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
     elif isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
         rank = -1 if fact.rank is None else fact.rank
+        before = attempt.last_steps.get(rank)
+        if before is not None and not before.approximate and not fact.approximate:
+            attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - before.end)
         attempt.last_steps[rank] = fact
         attempt.saving.pop(rank, None)
     elif isinstance(fact, CheckpointPhase):
@@ -332,8 +340,8 @@ def _settle(attempt: JobAttempt) -> None:
     attempt.unseen -= attempt.ranks
     # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
-    # A stall that a later step ended was only slow.
-    attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]
+    # A stall that a later step ended was only slow. One that is not much longer than other pauses may be none.
+    attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact) and not _is_usual(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
@@ -347,6 +355,16 @@ def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
     if last.source.path == stack.source.path and (last.approximate or stack.approximate):
         return stack.count == 1 and last.source.offset > stack.source.offset
     return last.end > stack.end
+
+
+def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
+    """Whether a rank reports so rarely that it need not have stood still."""
+    rank = -1 if stall.rank is None else stall.rank
+    last = attempt.last_steps.get(rank)
+    if not isinstance(stall, StepStalled) or last is None:
+        return False
+    usual = max(attempt.pauses.get(rank, 0) / SECOND, last.iter_time_s or 0.0)
+    return stall.no_progress_s < PAUSES * usual
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
