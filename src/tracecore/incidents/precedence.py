@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
 SLACK: Final = 5 * SECOND
+#: The same where a line has no time of its own.
+UNTIMED: Final = 120 * SECOND
 
 #: Failures of the machine under the job.
 MACHINE: Final = (
@@ -162,6 +164,13 @@ def _stuck_there(cause: Footprint, effect: Footprint) -> bool:
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
 
+def _names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
+    """The first knows which GPU it is; a line without a time stands some time after the one above it."""
+    if not cause.gpus or effect.gpus:
+        return False
+    return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
+
+
 def _same_storage(cause: Footprint, effect: Footprint) -> bool:
     """The later error is of the same device or path."""
     names = ("tracecore.storage.device", "tracecore.storage.path")
@@ -194,7 +203,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("gpu_fault",),
         bonds=("node?",),
         reason="it is the same failure, by a line that does not name the GPU",
-        test=lambda cause, effect: bool(cause.gpus) and not effect.gpus and abs(cause.first - effect.first) <= SLACK,
+        test=_names_the_gpu,
         before=False,
     ),
     Rule(

@@ -158,6 +158,10 @@ def _place(stream: Stream) -> _Place | None:
 
 def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]) -> None:
     pods = {(place.before, place.number) for place, _ in members}
+    for _, stream in members:
+        named = said[stream.path].ranks
+        if named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
+            stream.resource.pop(RANK, None)  # what the lines say of themselves wins over the name
     if len(pods) < 2:
         return
     leaders = len({number for before, number in pods if before})
