@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts import collective
+from tracecore.facts.memory import MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.engine.emission import Emission
+    from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt, JobRun
 
 SECOND: Final = 1_000_000_000
@@ -162,6 +164,9 @@ def _attempt(
 ) -> list[Incident]:
     """The incidents of one attempt, what ended it first."""
     state = attempt.state if attempt is not None else "unknown"
+    elsewhere = [t for t in touches if attempt is not None and _is_elsewhere(t, attempt)]
+    touches = _without(touches, elsewhere)
+    notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
     if not over:
         ended = state == "finished"
         survived = [
@@ -285,6 +290,13 @@ def _is_anothers(t: Footprint, attempt: JobAttempt | None) -> bool:
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
 
 
+def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
+    """Whether it happened on machines that are none of the job's, which a scheduler lists."""
+    if not attempt.nodes or not t.nodes or any(fact.layer == "stdout" for fact in t.evidence):
+        return False
+    return {node.partition(".")[0] for node in t.nodes}.isdisjoint(node.partition(".")[0] for node in attempt.nodes)
+
+
 def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
     """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
 
@@ -294,13 +306,19 @@ def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobA
     others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *precedence.CONDITIONS)]
     if not others or attempt is None:
         return False
-    if t.ranks or any(fact.job for fact in t.evidence) or any(fact.layer != "kernel" for fact in t.evidence):
+    if t.ranks or any(fact.job for fact in t.evidence) or not all(map(_is_of_node, t.evidence)):
         return False
     if any(t.pids & o.pids for o in others) or any(pod in attempt.places for pod in t.pods):
         return False
     deaths = [*attempt.ended.values(), *attempt.bad]
     killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)
     return not killed and not any(precedence.died_of(o) == "SIGKILL" for o in others)
+
+
+def _is_of_node(fact: Fact) -> bool:
+    """Whether a kernel says it, or a cluster in its words, and not the job's own."""
+    report = isinstance(fact, MemoryKillReport) and fact.reporter == "kubernetes" and fact.pod is None
+    return fact.layer == "kernel" or report
 
 
 def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:

@@ -171,6 +171,16 @@ def _names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+#: Reasons for which a cluster, not a kubelet that is short of something, takes a pod off its node.
+TAINTS: Final = frozenset({"TaintManagerEviction", "DeletionByTaintManager", "NodeControllerEviction"})
+
+
+def _by_taint(cause: Footprint, effect: Footprint) -> bool:
+    """The node of the eviction, where it is known, is the lost one."""
+    known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
+    return known and effect.fields.get("k8s.event.reason") in TAINTS
+
+
 def _same_storage(cause: Footprint, effect: Footprint) -> bool:
     """The later error is of the same device or path."""
     names = ("tracecore.storage.device", "tracecore.storage.path")
@@ -195,6 +205,22 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("host_lost",),
         bonds=("job",),
         reason="it is the same loss, by somebody who does not name the node",
+        test=lambda cause, effect: bool(cause.nodes) and not effect.nodes,
+        before=False,
+    ),
+    Rule(
+        causes=("host_lost",),
+        effects=("pod_evicted",),
+        bonds=("job",),
+        reason="the cluster takes pods off a node that does not answer",
+        test=_by_taint,
+        before=False,
+    ),
+    Rule(
+        causes=("ib_link_flap",),
+        effects=("ib_link_flap",),
+        bonds=("job",),
+        reason="it is the same link, as NCCL tells it, which does not name the node",
         test=lambda cause, effect: bool(cause.nodes) and not effect.nodes,
         before=False,
     ),

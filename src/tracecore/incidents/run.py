@@ -14,7 +14,7 @@ from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import SlurmState
-from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
+from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
@@ -89,6 +89,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         reports: what the watchdog of each rank said of collectives that did not end.
         unseen: ranks that must exist and left nothing to read.
         places: ranks seen in each pod and on each node, by its name.
+        nodes: machines of the job, where a scheduler lists all of them.
     """
 
     job: str
@@ -112,6 +113,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     reports: dict[int, list[WatchdogReport]] = msgspec.field(default_factory=dict)
     unseen: set[int] = msgspec.field(default_factory=set)
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
+    nodes: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -204,7 +206,12 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
             steps.setdefault(fact.source.path, []).append(fact.source.offset)
     for offsets in steps.values():
         offsets.sort()
-    trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
+    started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
+    trouble = [
+        fact
+        for fact in facts
+        if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
+    ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
 
@@ -236,6 +243,12 @@ def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
     if not fact.approximate:
         return fact.end >= progress
     return not isinstance(fact, _SURVIVABLE) or not went_on
+
+
+def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
+    """Whether a container started after its image could not be pulled at first."""
+    pull = isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure"
+    return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
 
 
 def _is_trouble(fact: Fact) -> bool:
@@ -320,6 +333,7 @@ def _end(attempt: JobAttempt, fact: Fact) -> None:
         if before is None or (fact.time, not fact.alive) >= (before.time, not before.alive):
             attempt.ended[rank] = fact
     elif isinstance(fact, SlurmState):
+        attempt.nodes.update(fact.nodes)
         if fact.state == "COMPLETED":
             attempt.completed = True
         elif fact.state in _BAD_STATES:

@@ -161,7 +161,10 @@ def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]
     for _, stream in members:
         named = said[stream.path].ranks
         if named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
-            stream.resource.pop(RANK, None)  # what the lines say of themselves wins over the name
+            # What the lines say of themselves wins over the name.
+            stream.resource.pop(RANK, None)
+            if len(named) == 1 and not said[stream.path].launched:
+                stream.resource[RANK] = next(iter(named))
     if len(pods) < 2:
         return
     leaders = len({number for before, number in pods if before})

@@ -15,6 +15,7 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import printed
 from tracecore.signals.logs.dialects import WRAPPINGS, plain
 from tracecore.signals.nvidia import smi
+from tracecore.signals.scheduler import slurm
 from tracecore.signals.stamps import Stamp
 
 #: Format → layer. The formats are the keys of the table of readers, too.
@@ -31,6 +32,7 @@ LAYER_OF = {
     "kubernetes_yaml": "kubernetes",
     "kubernetes_describe": "kubernetes",
     "kubernetes_fragment": "kubernetes",
+    "kubernetes_nodes": "kubernetes",
     "kubernetes_pods": "kubernetes",
     "kubernetes_table": "kubernetes",
     "prometheus": "metrics",
@@ -43,6 +45,7 @@ LAYER_OF = {
     "sacct": "scheduler",
     "sacct_json": "scheduler",
     "scontrol": "scheduler",
+    "sinfo": "scheduler",
 }
 
 
@@ -108,8 +111,9 @@ _EVENTS_TABLE = re2.compile(
 #: The command that printed the rest, as somebody copied it from a terminal, with or without the prompt.
 _COMMAND = re2.compile(
     rb"^(?:[^\n]{0,100}[$#>%] +| *)(?:sudo +)?"
-    rb"(?:(?:kubectl|oc|k) [^\n]*\b(?:get|describe)\b|(?:sacct|scontrol|nvidia-smi|ibstat)\b)[^\n]*\n\s*"
+    rb"(?:(?:kubectl|oc|k) [^\n]*\b(?:get|describe)\b|(?:sacct|scontrol|sinfo|nvidia-smi|ibstat)\b)[^\n]*\n\s*"
 )
+_NODES_TABLE = re2.compile(rb"^NAME +STATUS +ROLES +AGE +VERSION\b")
 _PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE\b")
 #: Rows of kubectl without the header.
 _BARE_ROWS = (
@@ -216,6 +220,10 @@ def _by_content(head: bytes, complete: bool) -> str:
         return "sacct"
     if b"=" in first and _SCONTROL.match(start):
         return "scontrol"
+    if b"NODELIST" in first and slurm.SINFO_BEGINS.match(first):
+        return "sinfo"
+    if b"VERSION" in first and _NODES_TABLE.match(start):
+        return "kubernetes_nodes"
     if b"LAST SEEN" in first and _EVENTS_TABLE.match(start):
         return "kubernetes_table"
     if b"RESTARTS" in first and _PODS_TABLE.match(start):

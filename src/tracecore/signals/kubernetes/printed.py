@@ -1,4 +1,4 @@
-"""Output of kubectl for people: `describe pod`, `describe node`, `get events`, `get pods`.
+"""Output of kubectl for people: `describe pod`, `describe node`, `get events`, `get pods`, `get nodes`.
 
 Events there have ages, not times: they are counted back from the end of the bundle, and their records say so.
 """
@@ -102,6 +102,26 @@ def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         attributes["k8s.event.reason" if state in _TOLD else "k8s.container.terminated.reason"] = state
         body = f"pod {name}: {state}"
         yield record(stream, clock, identity, attributes, body, clock.latest, f"{stream.path}@{here}", here)
+
+
+def read_nodes(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl get nodes [-o wide]`: which nodes are ready."""
+    for here, line in _lines(stream):
+        cells = line.split()
+        if len(cells) < 5 or cells[0] == "NAME":
+            continue
+        name, states = cells[0], cells[1].split(",")
+        if states[0] not in ("Ready", "NotReady", "Unknown"):
+            continue
+        attributes: Attributes = {
+            "k8s.object.kind": "Node",
+            "k8s.object.name": name,
+            "k8s.node.condition": "Ready",
+            "k8s.node.condition.status": {"Ready": "True", "NotReady": "False"}.get(states[0], "Unknown"),
+            "tracecore.time.inferred": True,
+        }
+        body, ident = f"node {name}: {cells[1]}", f"{stream.path}@{here}"
+        yield record(stream, clock, {"k8s.node.name": name}, attributes, body, clock.latest, ident, here)
 
 
 _KINDS = {
