@@ -275,6 +275,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         causes=("host_oom",),
+        effects=("host_oom",),
+        bonds=("job",),
+        reason="it is the same kill, by somebody who does not name the process",
+        test=lambda cause, effect: bool(cause.ranks or cause.pids) and not (effect.ranks or effect.pids or effect.pods),
+        before=False,
+    ),
+    Rule(
+        causes=("host_oom",),
         effects=("worker_crash",),
         bonds=("record",),
         reason="its process was killed for memory",

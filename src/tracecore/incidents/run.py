@@ -78,6 +78,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         bad: facts that say it failed.
         stalls: facts that say it stopped making progress.
         finished: the program says that it is complete.
+        done: ranks that say so.
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
@@ -101,6 +102,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     bad: list[Fact] = msgspec.field(default_factory=list)
     stalls: list[Fact] = msgspec.field(default_factory=list)
     finished: bool = False
+    done: dict[int, RunFinished] = msgspec.field(default_factory=dict)
     completed: bool = False
     timed: bool = False
     progress: int = 0
@@ -305,6 +307,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
         attempt.finished = True
+        if fact.rank is not None:
+            attempt.done[fact.rank] = fact
     elif isinstance(fact, GroupProgress):
         attempt.unseen.update(fact.absent)
     elif isinstance(fact, NcclError):

@@ -145,8 +145,17 @@ _SLURM_DAEMON = re2.compile(
 _SEL = re2.compile(rb"(?m)^\s*[0-9a-f]{1,6} \| +(?:\d\d/\d\d/\d{2,4}|[Pp]re-Init) *\| +[\d:]+[^|\n]*\|")
 
 
+#: Logs of programs that look after the machine.
+_OF_MACHINE = ("fabricmanager", "nvidia-fabricmanager", "nv-hostengine", "nvidia-dcgm", "dcgm", "ipmi", "df", "nhc")
+#: Tables that programs print which look at the machine: DCGM's, sensors of the board, and file systems.
+_OF_HEALTH = re2.compile(
+    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^\s*\"DCGM GPU Diagnostic\"|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
+    rb"|^Filesystem +(?:Type +)?(?:Size|1K-blocks|1M-blocks) +Used +Avail"
+)
+
+
 def _is_event_log(early: bytes) -> bool:
-    return b" | " in early and _SEL.search(early) is not None
+    return (b" | " in early and _SEL.search(early) is not None) or _OF_HEALTH.search(early) is not None
 
 
 #: Lines at either end of a file in which a time is looked for.
@@ -185,7 +194,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     layer = LAYER_OF[found]
     if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head[:4096])):
         layer = "scheduler"
-    elif found == "text" and (name.startswith(("fabricmanager", "nvidia-fabricmanager")) or _is_event_log(head[:4096])):
+    elif found == "text" and (name.startswith(_OF_MACHINE) or _is_event_log(head[:4096])):
         layer = "kernel"
     elif found == "text" and name.startswith(("kubelet", "containerd")):
         layer = "kubernetes"
@@ -208,7 +217,7 @@ def _by_content(head: bytes, complete: bool) -> str:
     # Asking for a literal costs a tenth of asking a regular expression, and a bundle may have 100,000 files.
     if start.startswith(b"GPU ") and smi.NVLINK_BEGINS.match(start):
         return "nvidia_nvlink"
-    if start.startswith(b"CA '") and ibstat.BEGINS.match(start):
+    if (start.startswith((b"CA '", b"hca_id:")) or b" ==> " in start[:128]) and ibstat.BEGINS.match(start):
         return "ibstat"
     if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
         return "journal_export"

@@ -344,7 +344,8 @@ def _described(lines: list[tuple[int, str]], stream: Stream, clock: Clock) -> It
             else:
                 close()
     close()
-    node = "Roles" in top or "Unschedulable" in top or "Allocatable" in top
+    heartbeats = any("LastHeartbeatTime" in line for _, line in conditions)
+    node = "Roles" in top or "Unschedulable" in top or "Allocatable" in top or heartbeats
     identity = _identity(top, node)
     kind, name = ("Node" if node else "Pod"), top.get("Name", "")
     about: Attributes = {"k8s.object.kind": kind, "k8s.object.name": name}
