@@ -59,6 +59,7 @@ POINTS: dict[str, PointReader] = {
     "nvidia_smi": smi.read_query,
     "nvidia_csv": smi.read_csv,
     "nvidia_nvlink": smi.read_nvlink,
+    "nvidia_table": smi.read_table,
 }
 
 

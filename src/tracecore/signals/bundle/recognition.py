@@ -39,6 +39,7 @@ LAYER_OF = {
     "nvidia_smi": "metrics",
     "nvidia_csv": "metrics",
     "nvidia_nvlink": "metrics",
+    "nvidia_table": "metrics",
     "ibstat": "kernel",
     "flight_recorder": "flight_recorder",
     "exit_codes": "scheduler",
@@ -149,7 +150,7 @@ _SEL = re2.compile(rb"(?m)^\s*[0-9a-f]{1,6} \| +(?:\d\d/\d\d/\d{2,4}|[Pp]re-Init
 _OF_MACHINE = ("fabricmanager", "nvidia-fabricmanager", "nv-hostengine", "nvidia-dcgm", "dcgm", "ipmi", "df", "nhc")
 #: Tables that programs print which look at the machine: DCGM's, sensors of the board, and file systems.
 _OF_HEALTH = re2.compile(
-    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^\s*\"DCGM GPU Diagnostic\"|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
+    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^[\s{]*\"DCGM GPU Diagnostic\"|^\s*gpuId \d+:\s*$|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
     rb"|^Filesystem +(?:Type +)?(?:Size|1K-blocks|1M-blocks) +Used +Avail"
 )
 
@@ -214,6 +215,8 @@ def _by_content(head: bytes, complete: bool) -> str:
         start = start[command.end() :]
     if b"NVSMI LOG" in head[:4096]:
         return "nvidia_smi"
+    if b"NVIDIA-SMI " in head[:1024] and smi.TABLE.search(head[:1024]):
+        return "nvidia_table"
     # Asking for a literal costs a tenth of asking a regular expression, and a bundle may have 100,000 files.
     if start.startswith(b"GPU ") and smi.NVLINK_BEGINS.match(start):
         return "nvidia_nvlink"
