@@ -101,8 +101,8 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     incident = _incident(headline, suspects, [first, *rest], "failed", jobs[0] if jobs else "", 0, run, layers)
     if isinstance(first, WorkloadEvent):
         incident.advice = _not_started(first)
-    if isinstance(first, Xid) and (known := xid_entry(first.code)) is not None:
-        incident.advice = f"NVIDIA's advice for this Xid: {known.advice}. {incident.advice}"
+    if isinstance(first, Xid) and (catalogued := xid_entry(first.code)) is not None:
+        incident.advice = f"NVIDIA's advice for this Xid: {catalogued.advice}. {incident.advice}"
     return incident
 
 

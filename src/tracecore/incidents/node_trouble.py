@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 EVENTS: Final = frozenset(
     {
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
-        "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full", "memory_module",
-        "pcie_link_down",
+        "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
+        "memory_module", "pcie_link_down",
     }
 )  # fmt: skip
 #: So many are said; then how many more there are.

@@ -294,9 +294,9 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
     elif isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
         rank = -1 if fact.rank is None else fact.rank
-        before = attempt.last_steps.get(rank)
-        if before is not None and not before.approximate and not fact.approximate:
-            attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - before.end)
+        last = attempt.last_steps.get(rank)
+        if last is not None and not last.approximate and not fact.approximate:
+            attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - last.end)
         attempt.last_steps[rank] = fact
         attempt.saving.pop(rank, None)
     elif isinstance(fact, CheckpointPhase):

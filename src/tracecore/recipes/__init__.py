@@ -17,8 +17,8 @@ from tracecore import positioned_yaml
 from tracecore.positioned_yaml import At
 
 #: The recipe files of each layer of evidence, in the order in which their processors run. A scheduler's lines
-#: are written into worker output as often as into files of their own, so both layers look for them; a kubelet's stand in
-#: the journal of its node or in a file of their own.
+#: are written into worker output as often as into files of their own, so both layers look for them; a kubelet's stand
+#: in the journal of its node or in a file of their own.
 FILES: dict[str, tuple[str, ...]] = {
     "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml"),
     "kernel": ("kernel.yaml", "kubelet.yaml"),

@@ -118,7 +118,9 @@ def slurm_state(record: Stamped) -> SlurmState | None:
 
 
 #: Reasons for which Slurm has a node as down that mean the machine went away.
-_GONE = re2.compile(r"(?i)not responding|unexpectedly rebooted|node_fail|no response|unreachable|power(?:ed)? (?:off|down)")
+_GONE = re2.compile(
+    r"(?i)not responding|unexpectedly rebooted|node_fail|no response|unreachable|power(?:ed)? (?:off|down)"
+)
 
 
 def slurm_node_lost(record: Stamped) -> NodeReadiness | None:

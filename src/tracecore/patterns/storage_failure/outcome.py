@@ -147,7 +147,7 @@ class Outcomes:
         return []
 
     def _stall(self, fact: Fact) -> StepStalled | None:
-        """Return the stall that followed: of a rank that was saving, where there is one, since the others wait for it."""
+        """Return the stall that followed: of a rank that was saving, where there is one; the others wait for it."""
         span = fact.time, fact.end + self.reach
         return self._stalls_while_saving.lasting(fact, *span) or self._stalls.lasting(fact, *span)
 

@@ -150,7 +150,8 @@ _SEL = re2.compile(rb"(?m)^\s*[0-9a-f]{1,6} \| +(?:\d\d/\d\d/\d{2,4}|[Pp]re-Init
 _OF_MACHINE = ("fabricmanager", "nvidia-fabricmanager", "nv-hostengine", "nvidia-dcgm", "dcgm", "ipmi", "df", "nhc")
 #: Tables that programs print which look at the machine: DCGM's, sensors of the board, and file systems.
 _OF_HEALTH = re2.compile(
-    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^[\s{]*\"DCGM GPU Diagnostic\"|^\s*gpuId \d+:\s*$|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
+    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^[\s{]*\"DCGM GPU Diagnostic\"|^\s*gpuId \d+:\s*$"
+    rb"|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
     rb"|^Filesystem +(?:Type +)?(?:Size|1K-blocks|1M-blocks) +Used +Avail"
 )
 

@@ -22,7 +22,8 @@ _STATES = {
 }  # fmt: skip
 #: How such a file begins.
 BEGINS = re2.compile(
-    rb"^(?:CA '[^'\n]{1,64}'\r?\n\s+CA type: |hca_id:\s+\S+\r?\n\s+transport:|\S{1,64} port \d{1,3} ==> \S+ \((?:Up|Down)\))"
+    rb"^(?:CA '[^'\n]{1,64}'\r?\n\s+CA type: |hca_id:\s+\S+\r?\n\s+transport:"
+    rb"|\S{1,64} port \d{1,3} ==> \S+ \((?:Up|Down)\))"
 )
 
 

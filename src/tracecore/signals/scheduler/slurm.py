@@ -233,8 +233,8 @@ def hosts(text: str) -> list[str]:
             first, _, last = part.partition("-")
             if not first.isdigit() or not (last or first).isdigit():
                 continue
-            for number in range(int(first), min(int(last or first), int(first) + NODES) + 1):
-                found.append(f"{prefix}{number:0{len(first)}d}{suffix}")
+            numbers = range(int(first), min(int(last or first), int(first) + NODES) + 1)
+            found += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
         if len(found) > NODES:
             return found[:NODES]
     return found
