@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.process import ExitStatus
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
@@ -122,7 +123,7 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
     # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does
     # not, nor a launcher that tells which of its processes ended.
-    told = {fact.source.path for fact in root.evidence}
+    told = {fact.source.path for fact in root.evidence if not isinstance(fact, ExitStatus)}
     ended = attempt is not None and any(status.source.path not in told for status in attempt.ended.values())
     whole = len(world) > 1 or ended
     if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
