@@ -45,17 +45,18 @@ def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
     """Return the facts of later attempts, by the identity of what they replace."""
     step: int | None = None
     epoch: float | None = None
-    failed = False
+    failed = full = False
     attempt = 0
     found: dict[int, Fact] = {}
     for fact in facts:
         if isinstance(fact, _ENDS):
             failed = True
         elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
-            again = fact.epoch is None or epoch is None or fact.epoch <= epoch
+            # A bar that was full, or another epoch: steps are counted anew and the program goes on.
+            again = not full and (fact.epoch is None or epoch is None or fact.epoch <= epoch)
             if failed and step is not None and fact.step < step - APART and again:
                 attempt += 1
-            failed, step, epoch = False, fact.step, fact.epoch
+            failed, full, step, epoch = False, fact.step == fact.total_steps, fact.step, fact.epoch
         if attempt:
             found[id(fact)] = msgspec.structs.replace(fact, attempt=attempt)
     return found

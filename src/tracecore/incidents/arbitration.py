@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts import collective
+from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
 from tracecore.facts.memory import MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
@@ -167,6 +168,9 @@ def _attempt(
     elsewhere = [t for t in touches if attempt is not None and _is_elsewhere(t, attempt)]
     touches = _without(touches, elsewhere)
     notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
+    listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
+    touches = _without(touches, listed)
+    notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
     if not over:
         ended = state == "finished"
         survived = [
@@ -295,6 +299,24 @@ def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
     if not attempt.nodes or not t.nodes or any(fact.layer == "stdout" for fact in t.evidence):
         return False
     return {node.partition(".")[0] for node in t.nodes}.isdisjoint(node.partition(".")[0] for node in attempt.nodes)
+
+
+def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
+    """Whether a list of a cluster's nodes shows one that does not answer, which need not be one of the job's.
+
+    It may be why a job failed for which there is no other cause.
+    """
+    if t.name != "host_lost" or not all(map(_is_row, t.evidence)) or any(node in attempt.places for node in t.nodes):
+        return False
+    if attempt.nodes:
+        return False  # one of the job's, or it was left out before
+    others = [o for o in touches if o.name not in ("host_lost", *precedence.CONDITIONS)]
+    return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
+
+
+def _is_row(fact: Fact) -> bool:
+    """Whether this is the state of a node when somebody looked, whenever it began."""
+    return isinstance(fact, NodeReadiness) and fact.approximate and fact.reason in (None, SLURM_DOWN)
 
 
 def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
