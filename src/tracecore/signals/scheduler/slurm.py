@@ -220,6 +220,7 @@ def _sinfo_row(line: str, columns: list[str]) -> dict[str, str]:
     return dict(zip(columns, [*cells[:at], " ".join(words), *cells[len(cells) - after :]], strict=False))
 
 
+_NUMBER = re2.compile(r"^\d{1,9}$")
 _LISTED = re2.compile(r"([^\s,\[\]]+)(?:\[([\d,-]+)\])?([^\s,\[\]]*)")
 
 
@@ -231,7 +232,7 @@ def hosts(text: str) -> list[str]:
             found.append(prefix + suffix)
         for part in ranges.split(",") if ranges else ():
             first, _, last = part.partition("-")
-            if not first.isdigit() or not (last or first).isdigit():
+            if not _NUMBER.match(first) or not _NUMBER.match(last or first):
                 continue
             numbers = range(int(first), min(int(last or first), int(first) + NODES) + 1)
             found += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
