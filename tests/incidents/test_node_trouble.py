@@ -80,6 +80,13 @@ def test_a_link_is_told_once() -> None:
     assert uncited([link, made(LinkState, 2, interface="eth1", up=True)], []) == [link]
 
 
+def test_a_port_that_a_verdict_tells_of_is_not_told_again() -> None:
+    flap = verdict("ib_link_flap", 10, port(DOWN, 1))
+    assert uncited([port(DOWN, 1), port(4, 2), port(DOWN, 3)], [flap]) == []
+    assert uncited([port(DOWN, 1), port(DOWN, 3, number=2)], [flap]) == [port(DOWN, 3, number=2)]
+    assert uncited([made(LinkState, 2, interface="mlx5_0", up=False)], [flap]) == []
+
+
 def test_what_an_incident_rests_on_is_not_told_beside_it() -> None:
     one = incident()
     one.evidence = (hung(),)

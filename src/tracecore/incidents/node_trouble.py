@@ -60,13 +60,16 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
             candidates.append((fact, what))
     if not candidates:
         return []
-    cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
+    evidence = [fact for emission in verdicts for fact in emission.verdict.evidence()]
+    cited = {(fact.source.path, fact.source.offset) for fact in evidence}
     for fact, what in candidates:
         if (fact.source.path, fact.source.offset) not in cited:
             key = (fact.node, fact.gpu, fact.rank, type(fact), *what)
             known = found.get(key)
             found[key] = fact if known is None else _together(known, fact)
-    ports = {(f.node, f.device) for f in found.values() if isinstance(f, PortState)}
+    # A verdict about a port speaks of all its changes.
+    last |= {_port(fact): True for fact in evidence if isinstance(fact, PortState | LinkState)}
+    ports = {(f.node, f.device) for f in (*found.values(), *evidence) if isinstance(f, PortState)}
     return [f for f in found.values() if not (isinstance(f, PortState | LinkState) and _is_over(f, last, ports))]
 
 
@@ -81,7 +84,7 @@ def _is_up(fact: PortState | LinkState) -> bool:
 def _is_over(
     fact: PortState | LinkState, last: dict[tuple[str | None, str, int], bool], ports: set[tuple[str | None, str]]
 ) -> bool:
-    """Whether a port came up again, or is told of by another name."""
+    """Whether a port came up again, or is told of by a verdict or by another name."""
     return last[_port(fact)] or (isinstance(fact, LinkState) and (fact.node, fact.interface) in ports)
 
 

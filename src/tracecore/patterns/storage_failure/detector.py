@@ -97,8 +97,14 @@ CEPH = (
     "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
     "client waits for; ask its administrators, and remount if the client stays locked out"
 )
+REMOTE = (
+    "`stat -f {path}` shows whether it answers, `dmesg -T` and the client's own state (`weka local status`, `mmhealth "
+    "node show`, `nfsstat -m`) which server it has lost; ask its administrators, and remount if it does not come back"
+)
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{(backend, "eio"): REMOTE for backend in ("weka", "gpfs", "nfs", "fuse")},
+    ("ceph", "eio"): CEPH,
     **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
 }
