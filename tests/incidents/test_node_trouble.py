@@ -73,6 +73,13 @@ def test_a_port_that_came_up_again_is_no_trouble() -> None:
     assert uncited([hung(), port(4, 2)], []) == [hung()]
 
 
+def test_storage_that_answers_again_is_no_trouble() -> None:
+    silent, again = storage(1, error="not_responding", device="nas"), storage(2, error="recovered", device="nas")
+    assert uncited([silent, again], []) == []
+    assert uncited([silent, storage(2, error="recovered", device="other")], []) == [silent]
+    assert uncited([again, storage(3, error="not_responding", device="nas")], []) != []
+
+
 def test_a_link_is_told_once() -> None:
     link = made(LinkState, 1, interface="mlx5_0", up=False)
     assert uncited([link, port(DOWN, 2)], []) == [port(DOWN, 2)]

@@ -13,7 +13,7 @@ import msgspec
 from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, XidGauge
 from tracecore.facts.host import HostEvent
 from tracecore.facts.network import LinkState, NicError, PortState
-from tracecore.facts.storage import StorageError
+from tracecore.facts.storage import PROPER, StorageError
 from tracecore.facts.xid_catalog import entry as xid_entry
 from tracecore.patterns.contract import rfc3339
 
@@ -53,7 +53,10 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
     candidates: list[tuple[Fact, tuple[object, ...]]] = []
     found: dict[tuple[Any, ...], Fact] = {}
     last: dict[tuple[str | None, str, int], bool] = {}
+    well: dict[tuple[str | None, str | None, str | None], int] = {}
     for fact in facts:
+        if isinstance(fact, StorageError) and fact.error == "recovered":
+            well[_storage(fact)] = fact.end
         if isinstance(fact, PortState | LinkState):
             last[_port(fact)] = _is_up(fact)
         if (what := _what(fact, kernel)) is not None:
@@ -70,7 +73,16 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
     # A verdict about a port speaks of all its changes.
     last |= {_port(fact): True for fact in evidence if isinstance(fact, PortState | LinkState)}
     ports = {(f.node, f.device) for f in (*found.values(), *evidence) if isinstance(f, PortState)}
-    return [f for f in found.values() if not (isinstance(f, PortState | LinkState) and _is_over(f, last, ports))]
+    return [
+        f
+        for f in found.values()
+        if not (isinstance(f, PortState | LinkState) and _is_over(f, last, ports))
+        and not (isinstance(f, StorageError) and well.get(_storage(f), -1) >= f.end)
+    ]
+
+
+def _storage(fact: StorageError) -> tuple[str | None, str | None, str | None]:
+    return fact.node, fact.backend, fact.device
 
 
 def _port(fact: PortState | LinkState) -> tuple[str | None, str, int]:
@@ -131,6 +143,9 @@ def notes(troubles: Sequence[Fact], run: JobRun) -> list[str]:
 def _note(fact: Fact) -> str:
     at = "" if fact.approximate else f", at {rfc3339(fact.time)}"
     text = fact.describe()
+    backend = fact.backend if isinstance(fact, StorageError) and fact.backend in PROPER else None
+    if backend is not None:
+        return f"{PROPER[backend]}{text.removeprefix(backend)}{at}"
     return f"{text[0].upper()}{text[1:]}{at}"
 
 
