@@ -17,6 +17,8 @@ WORDS = {
     "fan": "fan",
     "sensor": "a sensor of the machine is not as it should be",
     "node_unavailable": "no jobs are scheduled",
+    "health_check": "the node's health check failed",
+    "disk_failing": "a disk is failing",
     "file_system_full": "a file system is full",
     "memory_module": "memory of the machine has errors that cannot be corrected",
 }

@@ -30,9 +30,12 @@ EVENTS: Final = frozenset(
     {
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
         "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
-        "memory_module", "pcie_link_down",
+        "memory_module", "pcie_link_down", "health_check", "disk_failing",
     }
 )  # fmt: skip
+#: How a process died, by the kernel, told of processes that may be a job's.
+FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
+PROGRAMS: Final = ("python", "pt_", "torch", "ray", "mpi", "nccl")
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
@@ -103,7 +106,8 @@ def _is_over(
 def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | None:
     """Return the name of a kind of trouble; None if the verdict is none."""
     if isinstance(fact, HostEvent):
-        return (fact.event, fact.process) if fact.event in EVENTS else None
+        told = fact.event in EVENTS or (fact.event in FAULTS and (fact.process or "").startswith(PROGRAMS))
+        return (fact.event, fact.process) if told else None
     if isinstance(fact, NicError):
         return fact.error, fact.device
     if isinstance(fact, StorageError):

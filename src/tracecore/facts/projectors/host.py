@@ -139,7 +139,9 @@ def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
     kept_off = any(word in state for word in ("DOWN", "DRAIN", "FAIL")) or (not state and bool(reason))
     if not kept_off or slurm_node_lost(record) is not None or "node" not in record.identity():
         return None
-    return HostEvent(**record.identity(), event="node_unavailable", detail=f"{state.lower()} {reason}".strip() or None)
+    return HostEvent(
+        **record.identity(), event="node_unavailable", detail=": ".join(filter(None, (state.lower(), reason)))
+    )
 
 
 def _slurm_node(record: Stamped) -> tuple[str, str]:
