@@ -268,7 +268,10 @@ ROOT_ENTRY = """Root Cause (first observed failure):
         (f"train.py FAILED\n------\nFailures:\n{ROOT_ENTRY.replace('[0]', '[1]')}======\n", (0,)),
         ("mpirun noticed that process rank 0 with PID 26987 on node n1 exited on signal 6 (Aborted).\n", (0,)),
         ("MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n", (2,)),
-        (f"rank 0 {STEPS}mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).\n", ()),
+        (
+            f"rank 0 {STEPS}mpirun noticed that process rank 0 with PID 7 on node n1 exited on signal 9 (Killed).\n",
+            (0,),
+        ),
     ],
 )
 def test_the_rank_that_a_launcher_names(text: str, ranks: tuple[int, ...], tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, XidGauge
 from tracecore.facts.host import HostEvent
-from tracecore.facts.network import NicError, PortState
+from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.storage import StorageError
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.node_trouble import DOWN, EVENTS, MOST, NEAR, attach, notes, uncited
+from tracecore.incidents.node_trouble import EVENTS, MOST, NEAR, attach, notes, uncited
 from tracecore.incidents.run import JobAttempt, JobRun
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from made_verdicts import SECOND, T0, seen, verdict
 
 F = TypeVar("F", bound=Fact)
+DOWN = 1
 
 
 def made(kind: type[F], at: float = 10, **fields: Any) -> F:
@@ -45,12 +46,16 @@ def port(state: int, at: float = 10, number: int = 1) -> PortState:
     ("fact", "trouble"),
     [
         *[(hung(event=event), True) for event in sorted(EVENTS)], (hung(event="boot"), False),
+        (hung(event="segfault", process="python3"), True), (hung(event="segfault", process="gnome-shell"), False),
+        (hung(event="gpf", process="pt_data_worker"), True), (hung(event="segfault"), False),
         (made(NicError, error="x"), True), (storage(), True), (storage(error="recovered"), False),
         (storage(error="not_found"), False), (storage(retried=True), False), (storage(rank=1), False),
         (storage(pod="p"), False), (made(GpuDriverError, error="x"), True), (made(Sxid, code=1), True),
         (made(AerError, severity="fatal"), True), (made(AerError, severity="nonfatal"), True),
         (made(AerError, severity="corrected"), False), (made(AerRecovery, succeeded=False), True),
-        (made(AerRecovery, succeeded=True), False), (port(DOWN), True), (port(4), False),
+        (made(AerRecovery, succeeded=True), False), (port(DOWN), True), (port(2), True), (port(4), False),
+        (made(LinkState, interface="eth0", up=False), True), (made(LinkState, interface="eth0", up=True), False),
+        (made(XidGauge, code=79), True), (made(XidGauge, code=31), False), (made(XidGauge, code=9999), False),
         (made(GpuCondition, condition="x"), True), (seen(1), False),
     ],
 )  # fmt: skip
@@ -68,6 +73,36 @@ def test_a_port_that_came_up_again_is_no_trouble() -> None:
     assert uncited([port(4, 1), port(DOWN, 2)], []) == [port(DOWN, 2)]
     assert uncited([port(DOWN, 1), port(4, 2, number=2)], []) == [port(DOWN, 1)]
     assert uncited([hung(), port(4, 2)], []) == [hung()]
+
+
+def test_storage_that_answers_again_is_no_trouble() -> None:
+    silent, again = storage(1, error="not_responding", device="nas"), storage(2, error="recovered", device="nas")
+    assert uncited([silent, again], []) == []
+    assert uncited([silent, storage(2, error="recovered", device="other")], []) == [silent]
+    assert uncited([again, storage(3, error="not_responding", device="nas")], []) != []
+
+
+def test_a_link_is_told_once() -> None:
+    link = made(LinkState, 1, interface="mlx5_0", up=False)
+    assert uncited([link, port(DOWN, 2)], []) == [port(DOWN, 2)]
+    assert uncited([link, made(LinkState, 2, interface="mlx5_0", up=True)], []) == []
+    assert uncited([link, made(LinkState, 2, interface="eth1", up=True)], []) == [link]
+
+
+def test_a_port_that_a_verdict_tells_of_is_not_told_again() -> None:
+    flap = verdict("ib_link_flap", 10, port(DOWN, 1))
+    assert uncited([port(DOWN, 1), port(4, 2), port(DOWN, 3)], [flap]) == []
+    assert uncited([port(DOWN, 1), port(DOWN, 3, number=2)], [flap]) == [port(DOWN, 3, number=2)]
+    assert uncited([made(LinkState, 2, interface="mlx5_0", up=False)], [flap]) == []
+
+
+def test_what_an_incident_rests_on_is_not_told_beside_it() -> None:
+    one = incident()
+    one.evidence = (hung(),)
+    attach(one, [hung()])
+    assert one.advice == "do this"
+    attach(one, [hung(11)])
+    assert one.advice.startswith("Look first at the machine")
 
 
 def test_what_a_verdict_rests_on_is_not_told_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import Xid
+from tracecore.facts.gpu import AerError, Xid
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, StackPrinted
@@ -330,12 +330,27 @@ def left(*trouble: Fact, **attempts: Any) -> Incident | None:
 
 
 XID = made(Xid, code=79, node="n1", rank=1)
+PCIE = made(AerError, severity="fatal", node="n1")
+
+
+def test_an_xid_alone_says_what_it_means_and_where_it_was() -> None:
+    incident = left(made(Xid, code=31, node="n1", gpu="0000:3b:00.0", process="python", pid=7, count=3))
+    assert incident is not None
+    assert incident.headline == (
+        "Xid 31 (GPU memory page fault) on GPU 0000:3b:00.0 of n1, process python 7, 3 times: usually an error of the "
+        "program, not of the GPU. Nothing read here says what came of it"
+    )
+    assert incident.advice.startswith("NVIDIA's advice for this Xid: restart the job; the GPU needs no reset.")
+    unknown = left(made(Xid, code=9999))
+    assert unknown is not None
+    assert unknown.headline == "Xid 9999: no catalogue here has it. Nothing read here says what came of it"
+    assert left(made(NcclError, error="x"), XID).headline.startswith("Xid 79 (")
 
 
 @pytest.mark.parametrize(
     ("trouble", "first", "unsaid"),
     [
-        ([XID], 0, "what came of it"), ([made(NcclError, error="x"), XID], 1, "what came of it"),
+        ([PCIE], 0, "what came of it"), ([made(NcclError, error="x"), PCIE], 1, "what came of it"),
         ([BAD], 0, "why"), ([made(NcclError, error="x"), timeout(1)], 0, "why"),
     ],
 )  # fmt: skip

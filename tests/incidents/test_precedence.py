@@ -16,7 +16,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.storage import StorageError
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
-from tracecore.incidents.precedence import FATAL, MACHINE, ORDER, RULES, SLACK, Rule, explanation
+from tracecore.incidents.precedence import FATAL, MACHINE, ORDER, RULES, SLACK, UNTIMED, Rule, explanation
 from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -95,6 +95,31 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(lost, lost, None, (about(10, rank=2),), (about(30, node="n1"),))
     yield from pairs(lost, lost, None, (about(10, node="n2"),), (about(30, node="n1"),))
 
+    taken_off = "the cluster takes pods off a node that does not answer"
+    evicted = ("pod_evicted",)
+    taint = {"k8s.event.reason": "TaintManagerEviction"}
+    node, pod = (about(30, node="n1"),), (about(10, pod="ml/a"),)
+    yield from pairs(lost, evicted, taken_off, node, pod, effect_fields=taint)
+    yield from pairs(lost, evicted, taken_off, node, (about(10, pod="ml/a", node="n1"),), effect_fields=taint)
+    yield from pairs(lost, evicted, None, node, (about(10, pod="ml/a", node="n2"),), effect_fields=taint)
+    yield from pairs(lost, evicted, None, node, pod, effect_fields={"k8s.event.reason": "Evicted"})
+
+    same_link = "it is the same link, as NCCL tells it, which does not name the node"
+    link = ("ib_link_flap",)
+    yield from pairs(link, link, same_link, (about(30, node="n1"),), (about(10, rank=2),))
+    yield from pairs(link, link, None, (about(10, rank=2),), (about(30, node="n1"),))
+    yield from pairs(link, link, None, (about(10, node="n2"),), (about(30, node="n1"),))
+
+    same_kill = "it is the same kill, by somebody who does not name the process"
+    memory_kill = ("host_oom",)
+    nobody = (about(10, node="n2"),)
+    yield from pairs(memory_kill, memory_kill, same_kill, (about(30, pid=77),), nobody)
+    yield from pairs(memory_kill, memory_kill, same_kill, (about(30, rank=3),), nobody, ranks=((3,), ()))
+    yield from pairs(memory_kill, memory_kill, None, (about(30, node="n1"),), nobody)
+    yield from pairs(memory_kill, memory_kill, None, (about(30, pid=77),), (about(10, pod="ml/a"),))
+    yield from pairs(memory_kill, memory_kill, None, (about(30, pid=77),), (about(10, pid=78),))
+    yield from pairs(memory_kill, memory_kill, None, (about(30, pid=77),), (about(10, rank=4),), ranks=((), (4,)))
+
     same_fault = "it is the same failure, by a line that does not name the GPU"
     fault = ("gpu_fault",)
     named, unnamed = about(10, gpu="0000:3b:00.0", node="n1"), about(10 - LATE + 1, node="n1")
@@ -103,6 +128,9 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(fault, fault, None, (unnamed,), (named,))
     yield from pairs(fault, fault, None, (named,), (about(10, node="n2"),))
     yield from pairs(fault, fault, None, (named,), (about(10 - LATE, node="n1"),))
+    untimed = UNTIMED // SECOND
+    yield from pairs(fault, fault, same_fault, (named,), (about(10 - untimed, node="n1", approximate=True),))
+    yield from pairs(fault, fault, None, (named,), (about(10 - untimed - 1, node="n1", approximate=True),))
 
     late_gpu = (about(20 + LATE, gpu="0000:3b:00.0"),), (about(20, gpu="0000:3b:00.0"),)
     memory = "it is the same memory error, seen by the driver"

@@ -19,6 +19,7 @@ from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
+from tracecore.facts.restarts import numbered
 from tracecore.incidents import node_trouble
 from tracecore.incidents.conclusion import Conclusion, conclude
 from tracecore.incidents.coverage import PART
@@ -113,7 +114,7 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    return _placed(fold((*told, *measured, *recorded.facts))), counters
+    return _placed(fold((*numbered(told), *measured, *recorded.facts))), counters
 
 
 def judge(

@@ -88,6 +88,7 @@ CONDITIONS = {
     "page_retirement_pending": "memory pages are pending to be retired, which needs a reset of the GPU",
     "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
     "nvlinks_inactive": "some NVLinks are inactive",
+    "unreadable": "nvidia-smi cannot read the GPU (ERR!)",
     "hang": "a monitor reports a hang",
 }
 

@@ -11,11 +11,25 @@ from tracecore.facts.wording import seconds, sentence
 LOST = frozenset({"panic", "boot", "shutdown"})
 
 
+#: Events of a machine that its management controller, its scheduler or a monitor tells of, not its kernel.
+WORDS = {
+    "power_supply": "power supply",
+    "fan": "fan",
+    "sensor": "a sensor of the machine is not as it should be",
+    "node_unavailable": "no jobs are scheduled",
+    "health_check": "the node's health check failed",
+    "disk_failing": "a disk is failing",
+    "file_system_full": "a file system is full",
+    "memory_module": "memory of the machine has errors that cannot be corrected",
+}
+
+
 class HostEvent(Fact, frozen=True, kw_only=True):
     """The kernel says something about the machine, or about a process's fault.
 
     Args:
-        event: panic, oops, hung_task, soft_lockup, hard_lockup, machine_check, boot, shutdown, segfault, gpf, bug.
+        event: panic, oops, hung_task, soft_lockup, hard_lockup, machine_check, boot, shutdown, segfault, gpf, bug and
+            others of `kernelevents.host`; what others than the kernel say of the machine has its words in `WORDS`.
         detail: as printed.
         process: the process it names.
         rebooted: of a boot: somebody compared it with the one before, as the kubelet does with boot ids.
@@ -34,7 +48,8 @@ class HostEvent(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         who = f" of {self.process}" if self.process else ""
-        return sentence(self, f"kernel: {self.event.replace('_', ' ')}{who}", self.detail)
+        what = WORDS.get(self.event) or f"kernel: {self.event.replace('_', ' ')}"
+        return sentence(self, f"{what}{who}", self.detail)
 
 
 class NodeSilence(Fact, frozen=True, kw_only=True):
@@ -72,6 +87,7 @@ class SlurmState(Fact, frozen=True, kw_only=True):
     Args:
         state: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, CANCELLED, FAILED, COMPLETED and others as printed.
         slurm_job: Slurm's own job id.
+        nodes: the machines of the job, where all of them are told.
     """
 
     kind: ClassVar[str] = "scheduler_state"
@@ -81,6 +97,7 @@ class SlurmState(Fact, frozen=True, kw_only=True):
     state: str
     slurm_job: str | None = None
     exit_code: int | None = None
+    nodes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         job = f"job {self.slurm_job}" if self.slurm_job else "the job"

@@ -15,6 +15,10 @@ CNI_REASONS = frozenset({"FailedCreatePodSandBox", "NetworkNotReady", "CNIError"
 PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 
 
+#: The reason of a node that does not answer Slurm.
+SLURM_DOWN = "SlurmDown"
+
+
 class PodEvicted(Fact, frozen=True, kw_only=True):
     """A pod was evicted.
 

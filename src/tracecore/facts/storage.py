@@ -7,6 +7,13 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 
+#: Names of kinds of storage, as a sentence begins with them.
+PROPER = {
+    "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
+    "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
+    "shm": "Shared-memory", "http": "HTTP",
+}  # fmt: skip
+
 
 class StorageError(Fact, frozen=True, kw_only=True):
     """Storage failed, or says that it recovered.

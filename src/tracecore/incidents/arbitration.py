@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts import collective
+from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
+from tracecore.facts.memory import MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.building import incident_of
@@ -26,12 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.engine.emission import Emission
+    from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt, JobRun
 
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
 
+#: Beside a cause of slowness, a stall counts from so many seconds on.
+STALLED_S: Final = 120
 #: A rank that makes a step so long after a death is not the one that died.
 WENT_ON: Final = 60 * SECOND
 #: Ignore verdicts that ended this long before the run began. Two clocks that print no time zone differ by less.
@@ -159,6 +165,12 @@ def _attempt(
 ) -> list[Incident]:
     """The incidents of one attempt, what ended it first."""
     state = attempt.state if attempt is not None else "unknown"
+    elsewhere = [t for t in touches if attempt is not None and _is_elsewhere(t, attempt)]
+    touches = _without(touches, elsewhere)
+    notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
+    listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
+    touches = _without(touches, listed)
+    notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
     if not over:
         ended = state == "finished"
         survived = [
@@ -203,7 +215,7 @@ def _attempt(
     fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in precedence.CONDITIONS]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
-        if left is not None and incidents and state == "unended" and not attempt.stalls and not attempt.saving:
+        if left is not None and incidents and _is_only_slow(attempt):
             # What is slow and goes on is all that is known: that it had not ended yet is no failure beside it.
             notes.append(left.headline)
         elif left is not None:
@@ -212,6 +224,15 @@ def _attempt(
             ]
             incidents.insert(0, left)
     return incidents
+
+
+def _is_only_slow(attempt: JobAttempt) -> bool:
+    """Whether nothing says that an attempt failed or stands still: a log may end before others of its bundle do."""
+    if attempt.state == "unended":
+        return not attempt.stalls and not attempt.saving
+    return attempt.state == "unknown" and all(
+        isinstance(stall, StepStalled) and stall.no_progress_s < STALLED_S for stall in attempt.stalls
+    )
 
 
 def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:
@@ -273,6 +294,31 @@ def _is_anothers(t: Footprint, attempt: JobAttempt | None) -> bool:
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
 
 
+def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
+    """Whether it happened on machines that are none of the job's, which a scheduler lists."""
+    if not attempt.nodes or not t.nodes or any(fact.layer == "stdout" for fact in t.evidence):
+        return False
+    return {node.partition(".")[0] for node in t.nodes}.isdisjoint(node.partition(".")[0] for node in attempt.nodes)
+
+
+def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
+    """Whether a list of a cluster's nodes shows one that does not answer, which need not be one of the job's.
+
+    It may be why a job failed for which there is no other cause.
+    """
+    if t.name != "host_lost" or not all(map(_is_row, t.evidence)) or any(node in attempt.places for node in t.nodes):
+        return False
+    if attempt.nodes:
+        return False  # one of the job's, or it was left out before
+    others = [o for o in touches if o.name not in ("host_lost", *precedence.CONDITIONS)]
+    return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
+
+
+def _is_row(fact: Fact) -> bool:
+    """Whether this is the state of a node when somebody looked, whenever it began."""
+    return isinstance(fact, NodeReadiness) and fact.approximate and fact.reason in (None, SLURM_DOWN)
+
+
 def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
     """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
 
@@ -282,13 +328,19 @@ def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobA
     others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *precedence.CONDITIONS)]
     if not others or attempt is None:
         return False
-    if t.ranks or any(fact.job for fact in t.evidence) or any(fact.layer != "kernel" for fact in t.evidence):
+    if t.ranks or any(fact.job for fact in t.evidence) or not all(map(_is_of_node, t.evidence)):
         return False
     if any(t.pids & o.pids for o in others) or any(pod in attempt.places for pod in t.pods):
         return False
     deaths = [*attempt.ended.values(), *attempt.bad]
     killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)
     return not killed and not any(precedence.died_of(o) == "SIGKILL" for o in others)
+
+
+def _is_of_node(fact: Fact) -> bool:
+    """Whether a kernel says it, or a cluster in its words, and not the job's own."""
+    report = isinstance(fact, MemoryKillReport) and fact.reporter == "kubernetes" and fact.pod is None
+    return fact.layer == "kernel" or report
 
 
 def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:

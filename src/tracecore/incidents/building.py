@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.process import ExitStatus
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
@@ -120,12 +121,11 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
         ranks = (local,)  # where no rank is known, nothing speaks of a second node
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
-    # Where only rank 0 is heard of, its steps or its end say that it is the whole run; a lone line does not, nor a
-    # launcher that tells which of its processes ended.
-    told = {fact.source.path for fact in root.evidence}
+    # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does
+    # not, nor a launcher that tells which of its processes ended.
+    told = {fact.source.path for fact in root.evidence if not isinstance(fact, ExitStatus)}
     ended = attempt is not None and any(status.source.path not in told for status in attempt.ended.values())
-    alone = attempt is not None and bool(attempt.progress or ended)
-    whole = len(world) > 1 or alone
+    whole = len(world) > 1 or ended
     if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()

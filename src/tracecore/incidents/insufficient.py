@@ -9,11 +9,13 @@ import msgspec
 
 from tracecore.facts.collective import named
 from tracecore.facts.fact import order
+from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.training import StepStalled
-from tracecore.facts.wording import seconds
+from tracecore.facts.wording import place, seconds
+from tracecore.facts.xid_catalog import entry as xid_entry
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Incident, origin
 from tracecore.patterns.contract import Suspects
@@ -88,6 +90,8 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
         headline, suspects = _left(first, first.peer)
     if (told := _told_by_library(run)) is not None:
         headline, suspects, _ = told
+    if isinstance(first, Xid):
+        headline = _xid(first)
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
     if isinstance(first, WorkloadEvent):
@@ -97,7 +101,33 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     incident = _incident(headline, suspects, [first, *rest], "failed", jobs[0] if jobs else "", 0, run, layers)
     if isinstance(first, WorkloadEvent):
         incident.advice = _not_started(first)
+    if isinstance(first, Xid) and (catalogued := xid_entry(first.code)) is not None:
+        incident.advice = f"NVIDIA's advice for this Xid: {catalogued.advice}. {incident.advice}"
     return incident
+
+
+#: What an Xid says of whose fault it is.
+_FAULTS: Final = {
+    "application": "usually an error of the program, not of the GPU",
+    "engine": "an error that a program or the GPU may cause",
+    "driver": "an error of the driver",
+    "follow_up": "it follows another error, which is not in what was read",
+    "link": "an error of a link of the GPU",
+    "gpu": "an error of the GPU",
+    "memory": "an error of the GPU's memory",
+    "none": "it only informs",
+    "unused": "current GPUs do not report it",
+}
+
+
+def _xid(fact: Xid) -> str:
+    """Say what an Xid alone means, and where it was."""
+    known = xid_entry(fact.code)
+    name = f" ({known.name})" if known is not None else ""
+    means = _FAULTS[known.fault] if known is not None else "no catalogue here has it"
+    who = f", process {fact.process}{f' {fact.pid}' if fact.pid is not None else ''}" if fact.process else ""
+    count = f", {fact.count} times" if fact.count > 1 else ""
+    return f"Xid {fact.code}{name}{place(fact)}{who}{count}: {means}. Nothing read here says what came of it"
 
 
 def _not_started(event: WorkloadEvent) -> str:
@@ -252,9 +282,9 @@ def _ending(code: int) -> str:
 
 def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Processes that had not ended: hung or at work. Their own logs cannot tell, since silence has no line."""
-    if attempt.finished:
-        return None
     alive = len(attempt.alive)
+    if attempt.finished:
+        return _done_alone(attempt)
     if attempt.saving:
         ranks = sorted(rank for rank in attempt.saving if rank >= 0)
         facts: list[Fact] = [attempt.saving[rank] for rank in sorted(attempt.saving)]
@@ -270,6 +300,19 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     last = f"; the last step reported is {reached}" if reached is not None else ""
     headline = f"{_alive(alive)} still running when this was recorded, hung or at work: nothing here tells which{last}"
     return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
+
+
+def _done_alone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Return the few ranks that say they are done, where none of the others does and nobody has ended."""
+    done = sorted(attempt.done)
+    if not 0 < 2 * len(done) < len(attempt.ranks) or set(attempt.alive) != attempt.ranks:
+        return None
+    says = "says that it is" if len(done) == 1 else "say that they are"
+    headline = (
+        f"{_alive(len(attempt.alive))} still running when this was recorded: {named(done)} {says} done, and the others "
+        f"said nothing after their last step, as ranks do that wait"
+    )
+    return headline, Suspects(ranks=tuple(done)), list(attempt.done.values())
 
 
 def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:

@@ -26,7 +26,7 @@ from tracecore.patterns.contract import rfc3339
 SECOND: Final = 1_000_000_000
 #: Patterns that no rule explains by another one. Evidence of a later time cannot change such a root cause.
 FINAL_CAUSES: Final = frozenset(name for rule in precedence.RULES for name in rule.causes) - frozenset(
-    name for rule in precedence.RULES for name in rule.effects
+    name for rule in precedence.RULES for name in rule.effects if rule.causes != (name,)
 )
 #: Verdicts that an update carries in full, the root first; the others are named in `explains`.
 MAX_VERDICTS: Final = 8

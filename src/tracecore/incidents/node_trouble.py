@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, XidGauge
 from tracecore.facts.host import HostEvent
-from tracecore.facts.network import NicError, PortState
-from tracecore.facts.storage import StorageError
+from tracecore.facts.network import LinkState, NicError, PortState
+from tracecore.facts.storage import PROPER, StorageError
+from tracecore.facts.xid_catalog import entry as xid_entry
 from tracecore.patterns.contract import rfc3339
 
 if TYPE_CHECKING:
@@ -28,15 +29,20 @@ if TYPE_CHECKING:
 EVENTS: Final = frozenset(
     {
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
-        "file_limit", "netdev_stuck", "power_supply", "fan",
+        "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
+        "memory_module", "pcie_link_down", "health_check", "disk_failing",
     }
 )  # fmt: skip
+#: How a process died, by the kernel, told of processes that may be a job's.
+FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
+PROGRAMS: Final = ("python", "pt_", "torch", "ray", "mpi", "nccl")
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
 #: Trouble this long before a run began, or after it ended, is not told beside it.
 NEAR: Final = 3600 * SECOND
-DOWN: Final = 1
+#: The state of a port over which traffic goes.
+ACTIVE: Final = 4
 
 
 def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collection[str] | None = None) -> list[Fact]:
@@ -49,28 +55,59 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
     """
     candidates: list[tuple[Fact, tuple[object, ...]]] = []
     found: dict[tuple[Any, ...], Fact] = {}
-    last: dict[tuple[str | None, str, int], int] = {}
+    last: dict[tuple[str | None, str, int], bool] = {}
+    well: dict[tuple[str | None, str | None, str | None], int] = {}
     for fact in facts:
-        if isinstance(fact, PortState):
-            last[fact.node, fact.device, fact.port] = fact.state
+        if isinstance(fact, StorageError) and fact.error == "recovered":
+            well[_storage(fact)] = fact.end
+        if isinstance(fact, PortState | LinkState):
+            last[_port(fact)] = _is_up(fact)
         if (what := _what(fact, kernel)) is not None:
             candidates.append((fact, what))
     if not candidates:
         return []
-    cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
+    evidence = [fact for emission in verdicts for fact in emission.verdict.evidence()]
+    cited = {(fact.source.path, fact.source.offset) for fact in evidence}
     for fact, what in candidates:
         if (fact.source.path, fact.source.offset) not in cited:
             key = (fact.node, fact.gpu, fact.rank, type(fact), *what)
             known = found.get(key)
             found[key] = fact if known is None else _together(known, fact)
-    up = {key for key, state in last.items() if state != DOWN}
-    return [f for f in found.values() if not (isinstance(f, PortState) and (f.node, f.device, f.port) in up)]
+    # A verdict about a port speaks of all its changes.
+    last |= {_port(fact): True for fact in evidence if isinstance(fact, PortState | LinkState)}
+    ports = {(f.node, f.device) for f in (*found.values(), *evidence) if isinstance(f, PortState)}
+    return [
+        f
+        for f in found.values()
+        if not (isinstance(f, PortState | LinkState) and _is_over(f, last, ports))
+        and not (isinstance(f, StorageError) and well.get(_storage(f), -1) >= f.end)
+    ]
+
+
+def _storage(fact: StorageError) -> tuple[str | None, str | None, str | None]:
+    return fact.node, fact.backend, fact.device
+
+
+def _port(fact: PortState | LinkState) -> tuple[str | None, str, int]:
+    return (fact.node, fact.interface, 0) if isinstance(fact, LinkState) else (fact.node, fact.device, fact.port)
+
+
+def _is_up(fact: PortState | LinkState) -> bool:
+    return fact.up if isinstance(fact, LinkState) else fact.state == ACTIVE
+
+
+def _is_over(
+    fact: PortState | LinkState, last: dict[tuple[str | None, str, int], bool], ports: set[tuple[str | None, str]]
+) -> bool:
+    """Whether a port came up again, or is told of by a verdict or by another name."""
+    return last[_port(fact)] or (isinstance(fact, LinkState) and (fact.node, fact.interface) in ports)
 
 
 def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | None:
     """Return the name of a kind of trouble; None if the verdict is none."""
     if isinstance(fact, HostEvent):
-        return (fact.event, fact.process) if fact.event in EVENTS else None
+        told = fact.event in EVENTS or (fact.event in FAULTS and (fact.process or "").startswith(PROGRAMS))
+        return (fact.event, fact.process) if told else None
     if isinstance(fact, NicError):
         return fact.error, fact.device
     if isinstance(fact, StorageError):
@@ -85,8 +122,11 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
         return (fact.severity,) if fact.severity in ("nonfatal", "fatal") else None
     if isinstance(fact, AerRecovery):
         return () if not fact.succeeded else None
-    if isinstance(fact, PortState):
-        return (fact.device, fact.port) if fact.state == DOWN else None
+    if isinstance(fact, PortState | LinkState):
+        return None if _is_up(fact) else _port(fact)[1:]
+    if isinstance(fact, XidGauge):
+        known = xid_entry(fact.code)
+        return (fact.code,) if known is not None and known.hardware else None
     return (fact.condition,) if isinstance(fact, GpuCondition) else None
 
 
@@ -107,6 +147,9 @@ def notes(troubles: Sequence[Fact], run: JobRun) -> list[str]:
 def _note(fact: Fact) -> str:
     at = "" if fact.approximate else f", at {rfc3339(fact.time)}"
     text = fact.describe()
+    backend = fact.backend if isinstance(fact, StorageError) and fact.backend in PROPER else None
+    if backend is not None:
+        return f"{PROPER[backend]}{text.removeprefix(backend)}{at}"
     return f"{text[0].upper()}{text[1:]}{at}"
 
 
@@ -120,7 +163,12 @@ def attach(incident: Incident, troubles: Sequence[Fact]) -> None:
     if incident.root is not None and incident.root.verdict.role == "cause":
         return
     nodes = set(incident.suspects.nodes)
-    near = [fact for fact in troubles if _is_near(fact, incident, nodes)]
+    cited = {(fact.source.path, fact.source.offset) for fact in incident.evidence}
+    near = [
+        fact
+        for fact in troubles
+        if _is_near(fact, incident, nodes) and (fact.source.path, fact.source.offset) not in cited
+    ]
     if not near:
         return
     first = min(near, key=lambda fact: (fact.time, fact.uid))
@@ -132,7 +180,7 @@ def attach(incident: Incident, troubles: Sequence[Fact]) -> None:
 
 
 def _is_near(fact: Fact, incident: Incident, nodes: set[str]) -> bool:
-    if isinstance(fact, GpuCondition) or (nodes and fact.node and fact.node not in nodes):
+    if isinstance(fact, GpuCondition | XidGauge) or (nodes and fact.node and fact.node not in nodes):
         return False
     if fact.approximate or not incident.timed:
         return True

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
 SLACK: Final = 5 * SECOND
+#: The same where a line has no time of its own.
+UNTIMED: Final = 120 * SECOND
 
 #: Failures of the machine under the job.
 MACHINE: Final = (
@@ -162,6 +164,23 @@ def _stuck_there(cause: Footprint, effect: Footprint) -> bool:
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
 
+def _names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
+    """The first knows which GPU it is; a line without a time stands some time after the one above it."""
+    if not cause.gpus or effect.gpus:
+        return False
+    return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
+
+
+#: Reasons for which a cluster, not a kubelet that is short of something, takes a pod off its node.
+TAINTS: Final = frozenset({"TaintManagerEviction", "DeletionByTaintManager", "NodeControllerEviction"})
+
+
+def _by_taint(cause: Footprint, effect: Footprint) -> bool:
+    """The node of the eviction, where it is known, is the lost one."""
+    known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
+    return known and effect.fields.get("k8s.event.reason") in TAINTS
+
+
 def _same_storage(cause: Footprint, effect: Footprint) -> bool:
     """The later error is of the same device or path."""
     names = ("tracecore.storage.device", "tracecore.storage.path")
@@ -190,11 +209,27 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("host_lost",),
+        effects=("pod_evicted",),
+        bonds=("job",),
+        reason="the cluster takes pods off a node that does not answer",
+        test=_by_taint,
+        before=False,
+    ),
+    Rule(
+        causes=("ib_link_flap",),
+        effects=("ib_link_flap",),
+        bonds=("job",),
+        reason="it is the same link, as NCCL tells it, which does not name the node",
+        test=lambda cause, effect: bool(cause.nodes) and not effect.nodes,
+        before=False,
+    ),
+    Rule(
         causes=("gpu_fault",),
         effects=("gpu_fault",),
         bonds=("node?",),
         reason="it is the same failure, by a line that does not name the GPU",
-        test=lambda cause, effect: bool(cause.gpus) and not effect.gpus and abs(cause.first - effect.first) <= SLACK,
+        test=_names_the_gpu,
         before=False,
     ),
     Rule(
@@ -236,6 +271,14 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash",),
         bonds=("record",),
         reason="it is the same exception",
+        before=False,
+    ),
+    Rule(
+        causes=("host_oom",),
+        effects=("host_oom",),
+        bonds=("job",),
+        reason="it is the same kill, by somebody who does not name the process",
+        test=lambda cause, effect: bool(cause.ranks or cause.pids) and not (effect.ranks or effect.pids or effect.pods),
         before=False,
     ),
     Rule(

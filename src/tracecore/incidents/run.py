@@ -14,7 +14,7 @@ from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import SlurmState
-from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
+from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
@@ -48,6 +48,9 @@ _TROUBLES = (
 )  # fmt: skip
 #: What a program may catch, or its libraries get over.
 _SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
+#: A rank stands still when it reports nothing for so many times its longest pause before.
+PAUSES = 2
+SECOND = 1_000_000_000
 #: Of these, so many are kept.
 _TROUBLE = 1_000
 #: Of the reports of one rank's watchdog, so many are kept.
@@ -75,9 +78,11 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         bad: facts that say it failed.
         stalls: facts that say it stopped making progress.
         finished: the program says that it is complete.
+        done: ranks that say so.
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
+        pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
         stacks: the last stack of each rank that was printed, where no step followed it.
@@ -85,6 +90,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         reports: what the watchdog of each rank said of collectives that did not end.
         unseen: ranks that must exist and left nothing to read.
         places: ranks seen in each pod and on each node, by its name.
+        nodes: machines of the job, where a scheduler lists all of them.
     """
 
     job: str
@@ -96,10 +102,12 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     bad: list[Fact] = msgspec.field(default_factory=list)
     stalls: list[Fact] = msgspec.field(default_factory=list)
     finished: bool = False
+    done: dict[int, RunFinished] = msgspec.field(default_factory=dict)
     completed: bool = False
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+    pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
     stacks: dict[int, StackPrinted] = msgspec.field(default_factory=dict)
@@ -107,6 +115,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     reports: dict[int, list[WatchdogReport]] = msgspec.field(default_factory=dict)
     unseen: set[int] = msgspec.field(default_factory=set)
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
+    nodes: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -199,7 +208,12 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
             steps.setdefault(fact.source.path, []).append(fact.source.offset)
     for offsets in steps.values():
         offsets.sort()
-    trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
+    started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
+    trouble = [
+        fact
+        for fact in facts
+        if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
+    ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
 
@@ -231,6 +245,12 @@ def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
     if not fact.approximate:
         return fact.end >= progress
     return not isinstance(fact, _SURVIVABLE) or not went_on
+
+
+def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
+    """Whether a container started after its image could not be pulled at first."""
+    pull = isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure"
+    return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
 
 
 def _is_trouble(fact: Fact) -> bool:
@@ -274,6 +294,9 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
     elif isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
         rank = -1 if fact.rank is None else fact.rank
+        last = attempt.last_steps.get(rank)
+        if last is not None and not last.approximate and not fact.approximate:
+            attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - last.end)
         attempt.last_steps[rank] = fact
         attempt.saving.pop(rank, None)
     elif isinstance(fact, CheckpointPhase):
@@ -284,6 +307,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
         attempt.finished = True
+        if fact.rank is not None:
+            attempt.done[fact.rank] = fact
     elif isinstance(fact, GroupProgress):
         attempt.unseen.update(fact.absent)
     elif isinstance(fact, NcclError):
@@ -312,6 +337,7 @@ def _end(attempt: JobAttempt, fact: Fact) -> None:
         if before is None or (fact.time, not fact.alive) >= (before.time, not before.alive):
             attempt.ended[rank] = fact
     elif isinstance(fact, SlurmState):
+        attempt.nodes.update(fact.nodes)
         if fact.state == "COMPLETED":
             attempt.completed = True
         elif fact.state in _BAD_STATES:
@@ -332,8 +358,8 @@ def _settle(attempt: JobAttempt) -> None:
     attempt.unseen -= attempt.ranks
     # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
-    # A stall that a later step ended was only slow.
-    attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]
+    # A stall that a later step ended was only slow. One that is not much longer than other pauses may be none.
+    attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact) and not _is_usual(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
@@ -347,6 +373,16 @@ def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
     if last.source.path == stack.source.path and (last.approximate or stack.approximate):
         return stack.count == 1 and last.source.offset > stack.source.offset
     return last.end > stack.end
+
+
+def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
+    """Whether a rank reports so rarely that it need not have stood still."""
+    rank = -1 if stall.rank is None else stall.rank
+    last = attempt.last_steps.get(rank)
+    if not isinstance(stall, StepStalled) or last is None:
+        return False
+    usual = max(attempt.pauses.get(rank, 0) / SECOND, last.iter_time_s or 0.0)
+    return stall.no_progress_s < PAUSES * usual
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:

@@ -17,11 +17,12 @@ from tracecore import positioned_yaml
 from tracecore.positioned_yaml import At
 
 #: The recipe files of each layer of evidence, in the order in which their processors run. A scheduler's lines
-#: are written into worker output as often as into files of their own, so both layers look for them.
+#: are written into worker output as often as into files of their own, so both layers look for them; a kubelet's stand
+#: in the journal of its node or in a file of their own.
 FILES: dict[str, tuple[str, ...]] = {
     "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml"),
-    "kernel": ("kernel.yaml",),
-    "kubernetes": ("kubernetes.yaml",),
+    "kernel": ("kernel.yaml", "kubelet.yaml"),
+    "kubernetes": ("kubernetes.yaml", "kubelet.yaml"),
     "metrics": ("metrics.yaml",),
     "scheduler": ("scheduler.yaml",),
     "flight_recorder": (),

@@ -199,6 +199,7 @@ def test_scontrol(make: Make) -> None:
         "tracecore.slurm.job_id": "4711",
         "tracecore.process.exit_code": -1,
         "tracecore.slurm.reason": "NodeDown",
+        "tracecore.slurm.nodes": "node-7",
     }
     assert job["resource"]["attributes"]["host.name"] == "node-7"
     assert job["log"]["time_unix_nano"] == T
@@ -232,3 +233,18 @@ def test_steps_that_say_nothing_are_left_in_json_too(make: Make) -> None:
     text = json.dumps({"jobs": [{"job_id": 99, "state": {"current": ["OUT_OF_MEMORY"]}, "steps": steps}]})
     found = [record["log"]["attributes"] for record in slurm.read_sacct_json(make(text, "sacct_json"), Clock(T, True))]
     assert [one["tracecore.slurm.job_id"] for one in found] == ["99", "99.batch"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]), ("", []), ("gpu-[003,009-011],login1", ["gpu-003", "gpu-009", "gpu-010", "gpu-011", "login1"]),
+        ("r[1-2]-ib", ["r1-ib", "r2-ib"]), (f"n[{'9' * 5000}],m", ["m"]),
+    ],
+)  # fmt: skip
+def test_lists_of_hosts(text: str, names: list[str]) -> None:
+    assert slurm.hosts(text) == names
+
+
+def test_a_list_of_hosts_has_an_end() -> None:
+    assert len(slurm.hosts("n[1-99999999],m[1-99999999]")) == slurm.NODES

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import re2
+
 from tracecore.facts.coerce import flag, integer, name, natural, positive, text, word
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped
-from tracecore.facts.kubernetes import NodeReadiness
+from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
 from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.stop import PlannedStop
+from tracecore.signals.scheduler.slurm import hosts
 
 #: What Slurm's states say about who wanted the end.
 _STOPPED = {
@@ -110,7 +113,41 @@ def slurm_state(record: Stamped) -> SlurmState | None:
         state=state,
         slurm_job=_slurm_job(record),
         exit_code=integer(record.get("tracecore.process.exit_code")),
+        nodes=tuple(hosts(text(record.get("tracecore.slurm.nodes"), 4096) or "")),
     )
+
+
+#: Reasons for which Slurm has a node as down that mean the machine went away.
+_GONE = re2.compile(
+    r"(?i)not responding|unexpectedly rebooted|node_fail|no response|unreachable|power(?:ed)? (?:off|down)"
+)
+
+
+def slurm_node_lost(record: Stamped) -> NodeReadiness | None:
+    """A node that does not answer Slurm."""
+    state, reason = _slurm_node(record)
+    gone = state.rstrip("$@^~#%-").endswith("*") or "NOT_RESPONDING" in state or bool(_GONE.search(reason))
+    fields = record.identity()
+    if not gone or "node" not in fields or not ("DOWN" in state or not state):
+        return None
+    return NodeReadiness(**fields, ready=False, status=state or None, reason=SLURM_DOWN, note=record.body)
+
+
+def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
+    """A node that answers Slurm and is given no jobs."""
+    state, reason = _slurm_node(record)
+    kept_off = any(word in state for word in ("DOWN", "DRAIN", "FAIL")) or (not state and bool(reason))
+    if not kept_off or slurm_node_lost(record) is not None or "node" not in record.identity():
+        return None
+    return HostEvent(
+        **record.identity(), event="node_unavailable", detail=": ".join(filter(None, (state.lower(), reason)))
+    )
+
+
+def _slurm_node(record: Stamped) -> tuple[str, str]:
+    """State and reason; a list of reasons alone has no state."""
+    state = name(record.get("tracecore.slurm.node_state")) or ""
+    return state.upper(), text(record.get("tracecore.slurm.reason"), 512) or ""
 
 
 def ray_node_lost(record: Stamped) -> NodeReadiness | None:
@@ -152,6 +189,8 @@ HOST = (
     Projection(memory_kill_report, gate=("tracecore.host_oom.reporter",)),
     Projection(slurm_state, gate=("tracecore.slurm.state",)),
     Projection(slurm_memory_kill, gate=("tracecore.slurm.state",)),
+    Projection(slurm_node_lost, gate=("tracecore.slurm.node_state",)),
+    Projection(slurm_node_unavailable, gate=("tracecore.slurm.node_state",)),
     Projection(ray_node_lost, gate=("tracecore.node.lost",)),
     Projection(planned_stop, gate=("tracecore.stop.reason",)),
     Projection(slurm_stop, gate=("tracecore.slurm.state",)),

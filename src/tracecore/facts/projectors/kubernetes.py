@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracecore.facts.coerce import integer, moment, name, text, word
+from tracecore.facts.coerce import flag, integer, moment, name, text, word
 from tracecore.facts.host import HostEvent
 from tracecore.facts.identity import Stamped
 from tracecore.facts.kubernetes import (
@@ -122,7 +122,7 @@ def pod_ready(record: Stamped) -> PodReady | None:
 
 def mount_event(record: Stamped) -> MountEvent | None:
     reason = _reason(record)
-    if reason not in MOUNT_REASONS:
+    if reason not in MOUNT_REASONS or flag(record.get("k8s.event.passing")) is True:
         return None
     return MountEvent(**record.event_identity(), reason=reason, note=_note(record))
 

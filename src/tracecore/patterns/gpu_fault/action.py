@@ -42,6 +42,7 @@ CUDA = {
     "nvlink_uncorrectable": "an uncorrectable NVLink error",
     "device_lost": "that it is lost",
     "device_hang": "that it hangs",
+    "driver_unusable": "that its driver cannot be used",
 }
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",

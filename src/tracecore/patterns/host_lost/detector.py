@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.fact import order
 from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
-from tracecore.facts.kubernetes import NodeReadiness
+from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
@@ -79,7 +79,10 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         node = self.node or "NODE"
-        scheduler = any(isinstance(fact, SlurmState) for fact in self.signs)
+        scheduler = any(
+            isinstance(fact, SlurmState) or (isinstance(fact, NodeReadiness) and fact.reason == SLURM_DOWN)
+            for fact in self.signs
+        )
         state = f"scontrol show node {node}" if scheduler else f"kubectl describe node {node}"
         keep = (
             f"scontrol update NodeName={node} State=DRAIN Reason=host_lost" if scheduler else f"kubectl cordon {node}"

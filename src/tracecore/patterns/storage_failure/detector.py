@@ -9,7 +9,7 @@ import msgspec
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import LAST_WORDS, UNFINISHED, ExceptionRaised, ExitStatus
-from tracecore.facts.storage import StorageError
+from tracecore.facts.storage import PROPER, StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
@@ -57,11 +57,6 @@ WORDS = {
     "write_failed": "took only a part of what was written to it",
     "denied": "refused access (AccessDenied)",
 }
-PROPER = {
-    "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
-    "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
-    "shm": "Shared-memory", "http": "HTTP",
-}  # fmt: skip
 NEXT = {
     "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
     "erofs": "a file system turns read-only after errors: `dmesg -T | grep -i -E 'remount|ext4|xfs'`, `mount | grep "
@@ -97,8 +92,14 @@ CEPH = (
     "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
     "client waits for; ask its administrators, and remount if the client stays locked out"
 )
+REMOTE = (
+    "`stat -f {path}` shows whether it answers, `dmesg -T` and the client's own state (`weka local status`, `mmhealth "
+    "node show`, `nfsstat -m`) which server it has lost; ask its administrators, and remount if it does not come back"
+)
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{(backend, "eio"): REMOTE for backend in ("weka", "gpfs", "nfs", "fuse")},
+    ("ceph", "eio"): CEPH,
     **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
 }

@@ -90,6 +90,10 @@ class Outcomes:
         return Related(self._window.of(StepStalled))
 
     @cached_property
+    def _stalls_while_saving(self) -> Related[StepStalled]:
+        return Related([stall for stall in self._window.of(StepStalled) if stall.phase == "checkpoint"])
+
+    @cached_property
     def _stalls_of_run(self) -> Related[StepStalled]:
         return Related(self._window.of(StepStalled), _run)
 
@@ -143,7 +147,9 @@ class Outcomes:
         return []
 
     def _stall(self, fact: Fact) -> StepStalled | None:
-        return self._stalls.lasting(fact, fact.time, fact.end + self.reach)
+        """Return the stall that followed: of a rank that was saving, where there is one; the others wait for it."""
+        span = fact.time, fact.end + self.reach
+        return self._stalls_while_saving.lasting(fact, *span) or self._stalls.lasting(fact, *span)
 
     def overcome(self, fact: Fact) -> bool:
         """Storage said that it is well again, or the process that met the error went on."""

@@ -130,16 +130,22 @@ class Aftermath:
         now = bisect_left(steps, fact.time, key=_time)
         end = bisect_right(steps, fact.time + self.memory, key=_time)
         before = after_it = -1
+        epochs = [-1.0, -1.0]
+        full = False
         shown: set[int] = set()
         around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
         for step in (*steps[around], *steps[furthest]):
             if step.step is None or not self.near(step, fact):
                 continue
-            if after(step, fact):
+            later = after(step, fact)
+            epochs[later] = max(epochs[later], -1.0 if step.epoch is None else step.epoch)
+            if later:
                 after_it = max(after_it, step.step)
                 shown.add(step.step)
             else:
-                before = max(before, step.step)
+                before, full = max(before, step.step), full or step.step == step.total_steps
+        if len(shown) > 1 and (full or epochs[True] > epochs[False] >= 0):
+            return True  # steps are counted anew in each epoch
         # A progress bar is drawn once more when its program ends.
         return after_it > before + 1 if before >= 0 else len(shown) > 1
 

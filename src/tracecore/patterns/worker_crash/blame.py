@@ -29,7 +29,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.patterns.related import Related
 from tracecore.patterns.timeline import Others, Timeline, grouped
 from tracecore.patterns.worker_crash.aftermath import Aftermath
-from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, last_name
+from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, STORE, last_name
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -190,9 +190,19 @@ class Scene(Aftermath):
         kind = last_name(fact.type)
         if kind in MESSENGERS or (kind in _WEAK and (self.stops or not self._nothing_said)):
             return False
-        if (kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)) and not _hold(self.facts.own_lines, fact):
+        peers = kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)
+        if peers and not _hold(self.facts.own_lines, fact) and not self._asked_alone(fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
+
+    def _asked_alone(self, fact: ExceptionRaised) -> bool:
+        """Whether one rank alone waited for a key of a store in vain, after steps that all of them made."""
+        if last_name(fact.type) not in STORE or fact.rank is None:
+            return False
+        steps = self.facts.steps.get(fact.rank, ())
+        joined = bool(steps) and steps[0].time <= fact.time
+        others = (f for f in self.facts.peers if isinstance(f, RendezvousFailure) and f.rank != fact.rank)
+        return joined and not any(self.near(other, fact) for other in others)
 
     def _died(self, fact: Fact, signal: str | None) -> bool:
         alone = signal in _ASKED and self._terminated_alone(fact)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
 COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
+#: Of these, what a program that asks a store of its own meets, too.
+STORE = frozenset({"DistStoreError"})
 #: Errors of collectives that are of this rank's own making.
 OWN_COLLECTIVE = frozenset(
     {"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch", "shm_error", "nvls_error"}

@@ -35,7 +35,7 @@ from tracecore.signals.bundle.opening import (
     walk,
 )
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
-from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
+from tracecore.signals.bundle.settling import settle_hosts, settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
@@ -142,6 +142,7 @@ def discover(
             raise FileNotFoundError(path)
         search.path(Path(path))
     settle_local_ranks(search.streams)
+    settle_hosts(search.streams, search.folders)
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     clock = settle_time(search.stamps)
@@ -161,6 +162,8 @@ class _Search:
         #: When the file, or the member of an archive, that is being looked at was modified.
         self.modified = self.now
         self.processes: dict[str, ordinals.Processes] = {}
+        #: The folders of each file below what the user named, by its path.
+        self.folders: dict[str, str] = {}
         self.count = 0
         self.exported = 0
         #: Bytes of files as they lie there, and bytes that those of them which are compressed expand to.
@@ -403,6 +406,7 @@ class _Search:
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
         )
+        self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])

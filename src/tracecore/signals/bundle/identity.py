@@ -24,9 +24,9 @@ _NODE = re2.compile(
     r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
 )
 _NODE_FILE = re2.compile(
-    r"(?i)^(?:(?:dmesg|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter)[-_.@]"
+    r"(?i)^(?:(?:dmesg|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter|sel|ipmi|bmc|ibstat|df)[-_.@]"
     r"([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:dmesg|kern|kernel|messages|syslog|journal"
-    r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm))(?:\.[a-z]+){0,2}$"
+    r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|sel|ipmi|bmc|ibstat|df))(?:\.[a-z]+){0,2}$"
 )
 # `dmesg-20261115.txt`, `journal-2026-11-15T02-03-04.log`: when, not where.
 _DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")

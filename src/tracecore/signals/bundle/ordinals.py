@@ -158,6 +158,13 @@ def _place(stream: Stream) -> _Place | None:
 
 def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]) -> None:
     pods = {(place.before, place.number) for place, _ in members}
+    for _, stream in members:
+        named = said[stream.path].ranks
+        if named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
+            # What the lines say of themselves wins over the name.
+            stream.resource.pop(RANK, None)
+            if len(named) == 1 and not said[stream.path].launched:
+                stream.resource[RANK] = next(iter(named))
     if len(pods) < 2:
         return
     leaders = len({number for before, number in pods if before})

@@ -44,11 +44,13 @@ WHOLE: dict[str, WholeReader] = {
     "kubernetes_yaml": objects.read_yaml,
     "kubernetes_describe": printed.read_describe,
     "kubernetes_fragment": printed.read_fragment,
+    "kubernetes_nodes": printed.read_nodes,
     "kubernetes_pods": printed.read_pods,
     "kubernetes_table": printed.read_table,
     "sacct": slurm.read_sacct,
     "sacct_json": slurm.read_sacct_json,
     "scontrol": slurm.read_scontrol,
+    "sinfo": slurm.read_sinfo,
     "ibstat": ibstat.read,
 }
 #: Formats of metric points.
@@ -57,6 +59,7 @@ POINTS: dict[str, PointReader] = {
     "nvidia_smi": smi.read_query,
     "nvidia_csv": smi.read_csv,
     "nvidia_nvlink": smi.read_nvlink,
+    "nvidia_table": smi.read_table,
 }
 
 

@@ -15,6 +15,7 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import printed
 from tracecore.signals.logs.dialects import WRAPPINGS, plain
 from tracecore.signals.nvidia import smi
+from tracecore.signals.scheduler import slurm
 from tracecore.signals.stamps import Stamp
 
 #: Format → layer. The formats are the keys of the table of readers, too.
@@ -31,18 +32,21 @@ LAYER_OF = {
     "kubernetes_yaml": "kubernetes",
     "kubernetes_describe": "kubernetes",
     "kubernetes_fragment": "kubernetes",
+    "kubernetes_nodes": "kubernetes",
     "kubernetes_pods": "kubernetes",
     "kubernetes_table": "kubernetes",
     "prometheus": "metrics",
     "nvidia_smi": "metrics",
     "nvidia_csv": "metrics",
     "nvidia_nvlink": "metrics",
+    "nvidia_table": "metrics",
     "ibstat": "kernel",
     "flight_recorder": "flight_recorder",
     "exit_codes": "scheduler",
     "sacct": "scheduler",
     "sacct_json": "scheduler",
     "scontrol": "scheduler",
+    "sinfo": "scheduler",
 }
 
 
@@ -108,8 +112,9 @@ _EVENTS_TABLE = re2.compile(
 #: The command that printed the rest, as somebody copied it from a terminal, with or without the prompt.
 _COMMAND = re2.compile(
     rb"^(?:[^\n]{0,100}[$#>%] +| *)(?:sudo +)?"
-    rb"(?:(?:kubectl|oc|k) [^\n]*\b(?:get|describe)\b|(?:sacct|scontrol|nvidia-smi|ibstat)\b)[^\n]*\n\s*"
+    rb"(?:(?:kubectl|oc|k) [^\n]*\b(?:get|describe)\b|(?:sacct|scontrol|sinfo|nvidia-smi|ibstat)\b)[^\n]*\n\s*"
 )
+_NODES_TABLE = re2.compile(rb"^NAME +STATUS +ROLES +AGE +VERSION\b")
 _PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE\b")
 #: Rows of kubectl without the header.
 _BARE_ROWS = (
@@ -141,8 +146,18 @@ _SLURM_DAEMON = re2.compile(
 _SEL = re2.compile(rb"(?m)^\s*[0-9a-f]{1,6} \| +(?:\d\d/\d\d/\d{2,4}|[Pp]re-Init) *\| +[\d:]+[^|\n]*\|")
 
 
+#: Logs of programs that look after the machine.
+_OF_MACHINE = ("fabricmanager", "nvidia-fabricmanager", "nv-hostengine", "nvidia-dcgm", "dcgm", "ipmi", "df", "nhc")
+#: Tables that programs print which look at the machine: DCGM's, sensors of the board, and file systems.
+_OF_HEALTH = re2.compile(
+    rb"(?m)^\| (?:Diagnostic +\| Result|Health Monitor Report)|^[\s{]*\"DCGM GPU Diagnostic\"|^\s*gpuId \d+:\s*$"
+    rb"|^\d{1,4},[^,\n]{1,40},(?:Fan|Power Supply|Temperature|Voltage)[^,\n]*,"
+    rb"|^Filesystem +(?:Type +)?(?:Size|1K-blocks|1M-blocks) +Used +Avail"
+)
+
+
 def _is_event_log(early: bytes) -> bool:
-    return b" | " in early and _SEL.search(early) is not None
+    return (b" | " in early and _SEL.search(early) is not None) or _OF_HEALTH.search(early) is not None
 
 
 #: Lines at either end of a file in which a time is looked for.
@@ -181,7 +196,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     layer = LAYER_OF[found]
     if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head[:4096])):
         layer = "scheduler"
-    elif found == "text" and (name.startswith(("fabricmanager", "nvidia-fabricmanager")) or _is_event_log(head[:4096])):
+    elif found == "text" and (name.startswith(_OF_MACHINE) or _is_event_log(head[:4096])):
         layer = "kernel"
     elif found == "text" and name.startswith(("kubelet", "containerd")):
         layer = "kubernetes"
@@ -201,10 +216,12 @@ def _by_content(head: bytes, complete: bool) -> str:
         start = start[command.end() :]
     if b"NVSMI LOG" in head[:4096]:
         return "nvidia_smi"
+    if b"NVIDIA-SMI " in head[:1024] and smi.TABLE.search(head[:1024]):
+        return "nvidia_table"
     # Asking for a literal costs a tenth of asking a regular expression, and a bundle may have 100,000 files.
     if start.startswith(b"GPU ") and smi.NVLINK_BEGINS.match(start):
         return "nvidia_nvlink"
-    if start.startswith(b"CA '") and ibstat.BEGINS.match(start):
+    if (start.startswith((b"CA '", b"hca_id:")) or b" ==> " in start[:128]) and ibstat.BEGINS.match(start):
         return "ibstat"
     if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
         return "journal_export"
@@ -216,6 +233,10 @@ def _by_content(head: bytes, complete: bool) -> str:
         return "sacct"
     if b"=" in first and _SCONTROL.match(start):
         return "scontrol"
+    if b"NODELIST" in first and slurm.SINFO_BEGINS.match(first):
+        return "sinfo"
+    if b"VERSION" in first and _NODES_TABLE.match(start):
+        return "kubernetes_nodes"
     if b"LAST SEEN" in first and _EVENTS_TABLE.match(start):
         return "kubernetes_table"
     if b"RESTARTS" in first and _PODS_TABLE.match(start):

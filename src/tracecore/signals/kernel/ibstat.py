@@ -1,4 +1,4 @@
-"""Output of `ibstat`: the ports of a machine's InfiniBand adapters."""
+"""Output of `ibstat`, `ibv_devinfo` and `ibdev2netdev`: the ports of a machine's InfiniBand adapters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from tracecore.signals.stream import Clock, Stream
 
 MAX_BYTES = 16 << 20
 
-_ADAPTER = re2.compile(rb"^CA '([^']{1,64})'")
-_PORT = re2.compile(rb"^\s+Port (\d{1,3}):\s*$")
-_STATE = re2.compile(rb"^\s+State: (\w+)\s*$")
-_STATES = {b"Down": 1, b"Initializing": 2, b"Initialize": 2, b"Armed": 3, b"Active": 4}
+_ADAPTER = re2.compile(rb"^(?:CA '|hca_id:\s+)([^'\s]{1,64})")
+_PORT = re2.compile(rb"^\s+(?:Port (\d{1,3}):|port:\s+(\d{1,3}))\s*$")
+_STATE = re2.compile(rb"^\s+(?:State: |state:\s+PORT_)(\w+)\b")
+#: mlx5_1 port 1 ==> ib1 (Down)
+_LINE = re2.compile(rb"^(\S{1,64}) port (\d{1,3}) ==> \S+ \((Up|Down)\)\s*$")
+_STATES = {
+    b"down": 1, b"init": 2, b"initializing": 2, b"initialize": 2, b"armed": 3, b"active": 4, b"up": 4,
+}  # fmt: skip
 #: How such a file begins.
-BEGINS = re2.compile(rb"^CA '[^'\n]{1,64}'\r?\n\s+CA type: ")
+BEGINS = re2.compile(
+    rb"^(?:CA '[^'\n]{1,64}'\r?\n\s+CA type: |hca_id:\s+\S+\r?\n\s+transport:"
+    rb"|\S{1,64} port \d{1,3} ==> \S+ \((?:Up|Down)\))"
+)
 
 
 def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
@@ -25,11 +32,16 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     device, port, offset = b"", 0, 0
     for number, raw in enumerate(whole.content(stream, MAX_BYTES).split(b"\n"), 1):
         here, offset = offset, offset + len(raw) + 1
-        if match := _ADAPTER.match(raw):
+        word = b""
+        if match := _LINE.match(raw):
+            device, port, word = match.group(1), int(match.group(2)), match.group(3)
+        elif match := _ADAPTER.match(raw):
             device, port = match.group(1), 0
         elif match := _PORT.match(raw):
-            port = int(match.group(1))
-        elif device and port and (match := _STATE.match(raw)) and (state := _STATES.get(match.group(1))) is not None:
+            port = int(match.group(1) or match.group(2))
+        elif device and port and (match := _STATE.match(raw)):
+            word = match.group(1)
+        if (state := _STATES.get(word.lower())) is not None:
             name = device.decode("utf-8", "replace")
             yield {
                 "resource": {"attributes": {**stream.resource, "tracecore.layer": stream.layer}},

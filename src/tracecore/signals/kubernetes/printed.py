@@ -1,4 +1,4 @@
-"""Output of kubectl for people: `describe pod`, `describe node`, `get events`, `get pods`.
+"""Output of kubectl for people: `describe pod`, `describe node`, `get events`, `get pods`, `get nodes`.
 
 Events there have ages, not times: they are counted back from the end of the bundle, and their records say so.
 """
@@ -21,6 +21,15 @@ MAX_BYTES = 256 << 20
 _AGE = re2.compile(r"(\d+)([smhdy])")
 _FOLDED = re2.compile(r"^(\S+)(?: \(x(\d+) over (\S+)\))?$")
 _PLACED = re2.compile(r"Successfully assigned ([^\s/]+)/(\S+) to (\S+)")
+#: A node that is short of something, by its own event.
+_SHORT = re2.compile(
+    r"\s(?:NodeHasDiskPressure|NodeHasInsufficientMemory|NodeHasInsufficientPID|EvictionThresholdMet) +[Nn]ode/(\S+)"
+)
+#: A row with times instead of ages, which are wider than the column: time, perhaps another, type, reason, object, rest.
+_DATED = re2.compile(
+    r"^(?P<SEEN>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) +(?:\d{4}-\S+Z +)?(?P<TYPE>Normal|Warning) +"
+    r"(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[A-Za-z][A-Za-z.]*/\S+) +(?P<REST>\S.*)$"
+)
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
 _FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
 
@@ -36,13 +45,14 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     columns: list[tuple[str, int]] = []
     lines = list(_lines(stream))
     placed = {pod: (space, node) for _, line in lines for space, pod, node in _PLACED.findall(line)}
+    short = {node for _, line in lines for node in _SHORT.findall(line)}
     for here, line in lines:
         if "LAST SEEN" in line and "REASON" in line:
             columns = _columns(line)
             continue
         if not line.strip():
             continue
-        row = _row(line, columns) if columns else _bare_row(line)
+        row = _dated_row(line) or (_row(line, columns) if columns else _bare_row(line))
         if not row:
             continue
         seen, about = row.get("LAST SEEN", ""), row.get("OBJECT", "")
@@ -51,6 +61,9 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         space, node = placed.get(name, ("", "")) if kind == "Pod" else ("", "")
         if row.get("NAMESPACE", space) != space:
             node = ""
+        if not node and row.get("REASON") == "Evicted" and len(short) == 1:
+            # Only a kubelet that is short of something evicts.
+            node = next(iter(short))
         yield _event(
             stream,
             clock,
@@ -89,6 +102,26 @@ def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         attributes["k8s.event.reason" if state in _TOLD else "k8s.container.terminated.reason"] = state
         body = f"pod {name}: {state}"
         yield record(stream, clock, identity, attributes, body, clock.latest, f"{stream.path}@{here}", here)
+
+
+def read_nodes(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl get nodes [-o wide]`: which nodes are ready."""
+    for here, line in _lines(stream):
+        cells = line.split()
+        if len(cells) < 5 or cells[0] == "NAME":
+            continue
+        name, states = cells[0], cells[1].split(",")
+        if states[0] not in ("Ready", "NotReady", "Unknown"):
+            continue
+        attributes: Attributes = {
+            "k8s.object.kind": "Node",
+            "k8s.object.name": name,
+            "k8s.node.condition": "Ready",
+            "k8s.node.condition.status": {"Ready": "True", "NotReady": "False"}.get(states[0], "Unknown"),
+            "tracecore.time.inferred": True,
+        }
+        body, ident = f"node {name}: {cells[1]}", f"{stream.path}@{here}"
+        yield record(stream, clock, {"k8s.node.name": name}, attributes, body, clock.latest, ident, here)
 
 
 _KINDS = {
@@ -144,6 +177,16 @@ BARE_OLD_EVENT = re2.compile(_BARE_OLD_EVENT_TEXT.encode())
 BARE_POD = re2.compile(_BARE_POD_TEXT.encode())
 
 
+def _dated_row(line: str) -> dict[str, str]:
+    row = _matched(_DATED, line)
+    if not row:
+        return {}
+    # Who says it may stand before the message; the columns of these tables are far apart.
+    cells = [cell for cell in re2.split(r" {2,}", row["REST"].strip()) if cell]
+    message = max(cells, key=len)
+    return {**row, "LAST SEEN": row["SEEN"], "MESSAGE": message}
+
+
 def _bare_row(line: str) -> dict[str, str]:
     row = _matched(_BARE, line) or _matched(_BARE_EVENT, line) or _matched(_BARE_OLD_EVENT, line)
     if not row:
@@ -169,7 +212,8 @@ def _event(
     severity, reason, note = event
     kind, name, namespace = about
     folded = _FOLDED.match(seen.strip())
-    ago = age(folded.group(1) if folded else seen) or 0
+    dated = stamps.parse(seen) if seen[4:5] == "-" else None
+    ago = 0 if dated else age(folded.group(1) if folded else seen) or 0
     times = count or (int(folded.group(2)) if folded and folded.group(2) else 1)
     attributes: Attributes = {
         "k8s.event.reason": reason,
@@ -178,8 +222,9 @@ def _event(
         "k8s.event.type": severity,
         "k8s.object.kind": kind,
         "k8s.object.name": name,
-        "tracecore.time.inferred": True,
     }
+    if dated is None:
+        attributes["tracecore.time.inferred"] = True
     identity: Attributes = {}
     if namespace:
         identity["k8s.namespace.name"] = namespace
@@ -192,7 +237,8 @@ def _event(
     if folded and folded.group(3) and (over := age(folded.group(3))):
         attributes["k8s.event.first_time"] = clock.latest - over
     ident = f"{stream.path}@{offset}"
-    return record(stream, clock, identity, attributes, f"{reason}: {note}", clock.latest - ago, ident, offset)
+    when = dated or clock.latest - ago
+    return record(stream, clock, identity, attributes, f"{reason}: {note}", when, ident, offset)
 
 
 def read_describe(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
@@ -298,7 +344,8 @@ def _described(lines: list[tuple[int, str]], stream: Stream, clock: Clock) -> It
             else:
                 close()
     close()
-    node = "Roles" in top or "Unschedulable" in top or "Allocatable" in top
+    heartbeats = any("LastHeartbeatTime" in line for _, line in conditions)
+    node = "Roles" in top or "Unschedulable" in top or "Allocatable" in top or heartbeats
     identity = _identity(top, node)
     kind, name = ("Node" if node else "Pod"), top.get("Name", "")
     about: Attributes = {"k8s.object.kind": kind, "k8s.object.name": name}
@@ -362,7 +409,10 @@ def _events(
         cells = re2.split(r" {2,}", line.strip(), 4)
         if len(cells) != 5 or cells[0] not in ("Normal", "Warning"):
             continue
-        yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), (kind, name, namespace))
+        # Kubelets of old name their node: "kubelet, gpu-7".
+        _, _, node = cells[3].partition("kubelet, ")
+        about = (kind, name, namespace)
+        yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), about, node=node)
 
 
 def _number(text: str) -> int | None:

@@ -17,6 +17,7 @@ CONDITIONS: Final = {
     ("hw.gpu.retired_pages", "pending"): "page_retirement_pending",
     ("hw.gpu.ecc.uncorrected", ""): "uncorrected_errors",
     ("hw.gpu.nvlink.inactive", ""): "nvlinks_inactive",
+    ("hw.gpu.unreadable", ""): "unreadable",
     ("tracecore.training.hang", ""): "hang",
 }
 

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q` and `nvidia-smi --query-gpu=… --format=csv` as metric points with `hw.*` names.
+"""`nvidia-smi`, `nvidia-smi -q` and `nvidia-smi --query-gpu=… --format=csv` as metric points with `hw.*` names.
 
 | name | unit | labels beside `gpu.id`, `hw.gpu.index`, `gpu.uuid` |
 |---|---|---|
@@ -13,6 +13,7 @@
 | hw.gpu.remapped_rows | count | error.type; kind pending, failure as 0, 1 |
 | hw.gpu.retired_pages | count | error.subtype; kind pending as 0, 1 |
 | hw.gpu.ecc.uncorrected | count | detail |
+| hw.gpu.unreadable | 0, 1 | of the table of `nvidia-smi`, where it shows ERR! |
 | hw.gpu.nvlink.inactive | count | of `nvidia-smi nvlink --status`, where other links of the GPU are active |
 | hw.gpu.pcie.link.generation, .width, and .max of both | | |
 | hw.gpu.pcie.replays | counter | |
@@ -204,9 +205,43 @@ def read_nvlink(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Po
     for labels, active, source in gpus.values():
         counters.records += 1
         off = float(active.count(False)) if any(active) else 0.0
-        yield Point(
-            name="hw.gpu.nvlink.inactive", labels=labels, value=off, time=clock.latest, source=source, inferred=True
-        )
+        yield _seen("hw.gpu.nvlink.inactive", labels, off, clock, source)
+
+
+_ROW = re2.compile(
+    rb"^\| +(\d+) +[^|]*\| +([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) +\S+ +\| +(\d+|N/A|Off|ERR!)"
+)
+#: How the table of `nvidia-smi` begins, below a date.
+TABLE = re2.compile(rb"(?m)^\| NVIDIA-SMI \S+ +(?:KMD Version: \S+ +)?Driver Version: ")
+
+
+def read_table(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
+    """The table of `nvidia-smi`: uncorrected memory errors of each GPU, and whether it can be read at all."""
+    data = whole.content(stream, MAX_BYTES)
+    counters.bytes_read += len(data)
+    labels: dict[str, str] = {}
+    source = Source(stream.path)
+    broken: dict[str, tuple[dict[str, str], Source]] = {}
+    offset = 0
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        if match := _ROW.match(raw):
+            index, bus, ecc = (group.decode() for group in match.groups())
+            labels = {**_host(stream), "hw.gpu.index": index, "gpu.id": bus_id(bus) or ""}
+            source = Source(stream.path, here, line, len(raw))
+            errors = float(ecc) if ecc.isdigit() else 0.0
+            counters.records += 1
+            yield _seen("hw.gpu.ecc.uncorrected", labels, errors, clock, source)
+        if labels and b"ERR!" in raw:
+            broken[labels["gpu.id"]] = labels, source
+        elif raw.startswith(b"+"):
+            labels = {}
+    for labels, source in broken.values():
+        yield _seen("hw.gpu.unreadable", labels, 1.0, clock, source)
+
+
+def _seen(name: str, labels: dict[str, str], value: float, clock: Clock, source: Source) -> Point:
+    return Point(name=name, labels=labels, value=value, time=clock.latest, source=source, inferred=True)
 
 
 def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], float]]:

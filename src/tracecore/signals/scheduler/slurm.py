@@ -1,4 +1,4 @@
-"""Slurm's own account of a job: `sacct` (piped, fixed columns, JSON), `scontrol show job|node`."""
+"""Slurm's own account of jobs and nodes: `sacct` (piped, fixed columns, JSON), `scontrol show job|node`, `sinfo`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
         (t for name in ("End", "EndTime", "Start", "StartTime") if (t := stamps.parse(row.get(name, "")))), None
     )
     identity: Attributes = {"gen_ai.training.job_id": job.split(".")[0]}
-    nodes = row.get("NodeList") or row.get("BatchHost") or ""
+    if (listed := row.get("NodeList", "")) and listed.lower() not in ("none assigned", "none", "unknown", "(null)"):
+        attributes["tracecore.slurm.nodes"] = listed
+    nodes = listed or row.get("BatchHost") or ""
     if _HOST.match(nodes) and nodes.lower() not in ("none", "unknown"):
         identity["host.name"] = nodes
     return _record(stream, clock, identity, attributes, body.strip(), when, source)
@@ -173,6 +175,70 @@ def _number(value: object) -> int | None:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set", True) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+#: How a table of `sinfo` begins: the names of its columns, among them the nodes and their state or the reason for it.
+SINFO_BEGINS = re2.compile(
+    rb"^[A-Z_:/() ]*\b(?:NODELIST\b[A-Z_:/() ]*\b(?:STATE|REASON)|(?:STATE|REASON)\b[A-Z_:/() ]*\bNODELIST)\b"
+)
+#: Nodes of one row that are told of.
+NODES = 4096
+
+
+def read_sinfo(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`sinfo`, `sinfo -R`, `sinfo -N -l` and formats of one's own: one record for each node, its state and reason."""
+    columns: list[str] = []
+    offset = 0
+    for number, raw in enumerate(whole.content(stream, MAX_BYTES).split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        line = raw.decode("utf-8", "replace").rstrip()
+        if SINFO_BEGINS.match(raw):
+            columns = line.split()
+            continue
+        row = _sinfo_row(line, columns)
+        for node in hosts(row.get("NODELIST", "")):
+            state, reason = row.get("STATE", ""), row.get("REASON", "")
+            attributes: Attributes = {"tracecore.slurm.node_state": state}
+            if reason and reason.lower() != "none":
+                attributes["tracecore.slurm.reason"] = reason
+            said = " ".join(part for part in (state, reason) if part and part.lower() != "none")
+            when = stamps.parse(row.get("TIMESTAMP", ""))
+            source = Source(stream.path, here, number, len(raw), f"{stream.path}@{here}/{node}")
+            yield _record(stream, clock, {"host.name": node}, attributes, f"node {node} {said}", when, source)
+
+
+def _sinfo_row(line: str, columns: list[str]) -> dict[str, str]:
+    """Cells by column; only a reason has words in it."""
+    cells = line.split()
+    if not columns or len(cells) < len(columns):
+        return {}
+    if "REASON" not in columns:
+        return dict(zip(columns, cells, strict=False))
+    at = columns.index("REASON")
+    after = len(columns) - at - 1
+    words = cells[at : len(cells) - after]
+    return dict(zip(columns, [*cells[:at], " ".join(words), *cells[len(cells) - after :]], strict=False))
+
+
+_NUMBER = re2.compile(r"^\d{1,9}$")
+_LISTED = re2.compile(r"([^\s,\[\]]+)(?:\[([\d,-]+)\])?([^\s,\[\]]*)")
+
+
+def hosts(text: str) -> list[str]:
+    """`gpu-[003,009-011],login1` as names; at most `NODES` of them."""
+    found: list[str] = []
+    for prefix, ranges, suffix in _LISTED.findall(text):
+        if not ranges:
+            found.append(prefix + suffix)
+        for part in ranges.split(",") if ranges else ():
+            first, _, last = part.partition("-")
+            if not _NUMBER.match(first) or not _NUMBER.match(last or first):
+                continue
+            numbers = range(int(first), min(int(last or first), int(first) + NODES) + 1)
+            found += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
+        if len(found) > NODES:
+            return found[:NODES]
+    return found
 
 
 def read_scontrol(stream: Stream, clock: Clock) -> Iterator[LogSignal]:

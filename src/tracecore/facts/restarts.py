@@ -1,0 +1,62 @@
+"""Attempts of one program in one file: its steps fall back after it failed.
+
+Somebody who starts a program again and again by hand, in a loop or by a supervisor appends to one log. What ended each
+start is told apart by the steps: a program that got over an error goes on, one that was started again counts anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
+from tracecore.facts.process import ExceptionRaised, FatalSignal, LauncherFailure
+from tracecore.facts.training import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracecore.facts.fact import Fact
+
+#: What ends a program.
+_ENDS = (ExceptionRaised, FatalSignal, LauncherFailure, CudaOom, CudaOomUnmeasured)
+#: Ranks that write to one file without a name are this many steps apart at most.
+APART = 1
+
+
+def numbered(facts: Iterable[Fact]) -> list[Fact]:
+    """Return the facts with the attempts counted in which files of one process tell of several."""
+    facts = list(facts)
+    files: dict[str, list[Fact]] = {}
+    for fact in facts:
+        if fact.layer == "stdout":
+            files.setdefault(fact.source.path, []).append(fact)
+    moved: dict[int, Fact] = {}
+    for own in files.values():
+        if len({fact.rank for fact in own}) > 1 or any(fact.attempt for fact in own):
+            continue  # several ranks, whose steps are not in order, or a launcher that counts itself
+        own.sort(key=lambda fact: fact.source.offset)
+        moved |= _counted(own)
+    return [moved.get(id(fact), fact) for fact in facts]
+
+
+def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
+    """Return the facts of later attempts, by the identity of what they replace."""
+    step: int | None = None
+    epoch: float | None = None
+    failed = full = False
+    attempt = 0
+    found: dict[int, Fact] = {}
+    for fact in facts:
+        if isinstance(fact, _ENDS):
+            failed = True
+        elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
+            # A bar that was full, or another epoch: steps are counted anew and the program goes on.
+            again = not full and (fact.epoch is None or epoch is None or fact.epoch <= epoch)
+            if failed and step is not None and fact.step < step - APART and again:
+                attempt += 1
+            failed, full, step, epoch = False, fact.step == fact.total_steps, fact.step, fact.epoch
+        if attempt:
+            found[id(fact)] = msgspec.structs.replace(fact, attempt=attempt)
+    return found
