@@ -251,7 +251,8 @@ def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator
         size=len(data),
         wrapping=tail.wrapping,
     )
-    selector = Selector(database, escaped=tail.format == "docker")
+    opaque = tail.format in ("dmesg", "syslog")
+    selector = Selector(database, escaped=tail.format == "docker", opaque=opaque)
     return reading.read(stream, selector if database is None else _Thinned(selector), Clock(), Counters())
 
 

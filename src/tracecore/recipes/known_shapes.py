@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
-from tracecore.recipes.shapes import ALONE, MAX_DIGITS, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
 from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
@@ -26,7 +26,7 @@ WORTH: Final = 3
 MAX_ALIKE: Final = 8
 #: Lines and outlines that are remembered; all are forgotten when there are so many.
 MAX_KEYS: Final = 1 << 16
-#: After so many lines with the same key none of which could be remembered by it, none is tried any more.
+#: After so many lines with the same key, or outline, none of which could be remembered by it, none is tried any more.
 MAX_TRIES: Final = 4
 #: A key is remembered when it came so many times before.
 SEEN: Final = 3
@@ -196,13 +196,13 @@ class Shapes:
                 shape = self.shapes[number] if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
                     return number
-        if alike.seen < WORTH or any(end - begin > MAX_DIGITS for begin, end in spans):
-            return UNKNOWN  # a number that is too long says nothing about other lines, which may have shorter ones
+        if alike.seen < WORTH:
+            return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
             return ALONE
         found = learn(raw, spans, cache(self.ask))
         if isinstance(found, int):
-            return found
+            return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
         self.shapes.append(found)
         return len(self.shapes) - 1
 

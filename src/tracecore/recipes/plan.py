@@ -263,15 +263,15 @@ class LayerPlan:
         from tracecore.ottl.planner.selection import Selector
 
         prepared = self._prepared
-        escaped = stream.format in ESCAPED
+        read = {"escaped": stream.format in ESCAPED, "opaque": stream.format not in SAMPLED_FORMATS}
         if prepared.events is not None and prepared.progress is not None:
             # Both are there already; one database of all guards would have to be made for this.
             return _Either(
-                Selector(self._database("events", prepared.events), escaped=escaped),
-                Selector(self._database("progress", prepared.progress), escaped=escaped),
+                Selector(self._database("events", prepared.events), **read),
+                Selector(self._database("progress", prepared.progress), **read),
             )
         every = None if prepared.every is None else self._database("every", prepared.every)
-        return Selector(every, escaped=escaped)
+        return Selector(every, **read)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)

@@ -21,9 +21,9 @@ NOTHING: Final = -2
 ALONE: Final = -3
 #: Factor between what the size of one value adds to a lane, and that of the next.
 APART: Final = 4096
-#: Steps are below this; of more digits than a number of 64 bits has, nothing is known.
+#: Steps are below this; numbers of more digits do not fit into 64 bits, and what such a number means is not read.
 MAX_STEP: Final = 1 << 40
-MAX_DIGITS: Final = 18
+MAX_DIGITS: Final = 19
 
 DIGITS: Final = b"0123456789"
 #: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
@@ -112,7 +112,7 @@ def numbers(line: bytes) -> list[tuple[int, int]]:
 
 
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
-    """The shape of a line; `NOTHING` or `ALONE` where it is none.
+    """The shape of a line; `NOTHING` or `ALONE` where it is none, `UNKNOWN` where other lines may have one.
 
     Args:
         raw: the line.
@@ -160,6 +160,8 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
         since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
     columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
     shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
+    if any(spans[place][1] - spans[place][0] > MAX_DIGITS for place in shape.used):
+        return UNKNOWN
     return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else ALONE
 
 

@@ -30,8 +30,7 @@ _LONG_S: Final = FOLDING[0]
 
 _CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-#: Escapes of JSON that are taken out: all but those of characters that are not ASCII.
-_ESCAPE: Final = re.compile(rb'\\(?:(["/\\tbfnr])|u00([0-7][0-9A-Fa-f]))')
+_ESCAPE: Final = re.compile(rb'\\(?:(["/\\tbfnr])|u([0-9A-Fa-f]{4}))')
 _MEANT: Final = dict(zip(b'"/\\tbfnr', b'"/\\\t\b\f\n\n', strict=True))
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: What opens a table of failures; one of twenty is found as often as it is long.
@@ -41,8 +40,8 @@ _RULER: Final = re.compile(rb'(?:(?<!=)={20,}+|(?<!\*)\*{20,}+)(?=[ \t]*+(?:[\n"
 TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.
 REACH: Final = 1 << 14
-#: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
-_OPAQUE: Final = (r"\\u[0-9A-Fa-f]{4}", r"\\x[0-9a-f]{2}", r'"MESSAGE"[ \t]*:[ \t]*\[')
+#: What readers of kernel logs and journals decode: with these a line may say anything.
+_OPAQUE: Final = re.compile(rb'\\x[0-9a-f]{2}|"MESSAGE"[ \t]*:[ \t]*\[')
 
 
 def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> Search:
@@ -54,8 +53,7 @@ def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes 
         dropped: bytes that are left out of the lines; whole expressions are searched for then.
     """
     extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS)) if always else FOLDING[1:]
-    opaque = _OPAQUE if always else ()
-    return search(patterns, lines=True, extra=extra, opaque=opaque, literals=not dropped, dropped=dropped)
+    return search(patterns, lines=True, extra=extra, literals=not dropped, dropped=dropped)
 
 
 class Selector:
@@ -64,11 +62,20 @@ class Selector:
     Args:
         database: of what `line_search` gives, reporting every match; None picks every line.
         escaped: lines are JSON.
+        opaque: the reader decodes more than terminal codes and JSON.
         doubts: what to look at twice; None for nothing.
     """
 
-    def __init__(self, database: ScanDatabase | None, *, escaped: bool = False, doubts: Doubts | None = None) -> None:
+    def __init__(
+        self,
+        database: ScanDatabase | None,
+        *,
+        escaped: bool = False,
+        opaque: bool = False,
+        doubts: Doubts | None = None,
+    ) -> None:
         self._doubts = doubts
+        self._opaque = opaque
         self._database = database
         self._escaped = escaped
 
@@ -99,6 +106,8 @@ class Selector:
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
             others += [match.start() for match in re.finditer(_LONG_S, text)]
+        if self._opaque:
+            others += [match.start() for match in _OPAQUE.finditer(text)]
         if not found and not others:
             return _NONE
         lines = np.searchsorted(ends, np.array(found, np.intp))
@@ -151,10 +160,15 @@ def plain(block: bytes, escaped: bool) -> bytes:
 
 
 def _meant(match: re.Match[bytes]) -> bytes:
-    """Return the character that an escape stands for; no line ends where one was escaped."""
+    """Return the character that an escape stands for; no line ends where one was escaped.
+
+    Half of a pair of surrogates may be part of anything: a line with one is a candidate.
+    """
     simple, code = match.groups()
     meant = int(code, 16) if simple is None else _MEANT[simple[0]]
-    return _BREAK if meant in b"\r\n" else bytes((meant,))
+    if meant in (10, 13):
+        return _BREAK
+    return _LONG_S if 0xD800 <= meant < 0xE000 else chr(meant).encode()
 
 
 def ends(block: bytes) -> Array:
