@@ -28,8 +28,9 @@ MAX_ALIKE: Final = 8
 MAX_KEYS: Final = 1 << 16
 #: After so many lines with the same key, or outline, none of which could be remembered by it, none is tried any more.
 MAX_TRIES: Final = 4
-#: A key is remembered when it came so many times before.
+#: A key is remembered when it came so many times before, and of a block so many: what comes often comes again.
 SEEN: Final = 3
+MAX_NEW: Final = 128
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
 _UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
@@ -162,7 +163,7 @@ class Shapes:
             tries = self._tries.get(key, -SEEN)
             if tries < 0:
                 self._tries[key] = tries + 1
-            elif tries < MAX_TRIES:
+            elif tries < MAX_TRIES and len(found) < MAX_NEW:
                 found[key] = place
         for key in found:
             self._tries[key] += 1

@@ -39,10 +39,10 @@ MOST_TAIL: Final = 16
 
 _LIFT: Final = 1 << 42
 _NEW: Final = -(1 << 41)
-#: The last move of a writer that made none, and the end of its last pause.
-_NEVER: Final = float("nan"), 0.0
-#: Seconds; later than any time.
-_EON: Final = 1e11
+#: The time of the last move of a writer that made none, and the place where its last pause ended.
+_NEVER: Final = float("nan"), -1
+#: Two lines that seem to be so many seconds apart may have different clocks: loggers leave out the year, or the zone.
+FAR: Final = 600
 
 
 class Thinned(NamedTuple):
@@ -70,12 +70,13 @@ class Thinned(NamedTuple):
 class Lane:
     """The state of a lane between two blocks."""
 
-    __slots__ = ("backs", "count", "last", "refilled", "report", "step", "tail", "time", "tokens")
+    __slots__ = ("backs", "count", "last", "place", "refilled", "report", "step", "tail", "time", "tokens")
 
     def __init__(self) -> None:
-        #: Of the last move.
+        #: Of the last move; its place counts the lines of all blocks.
         self.step = _NEW
         self.time = float("nan")
+        self.place = -1
         #: A line that stands for those that follow it, how many lines these are, and the last move among them.
         self.report: LoneLine | None = None
         self.count = 0
@@ -121,8 +122,10 @@ class Lanes:
         self._lanes: dict[int, Lane] = {}
         #: So many of the next moves of each writer follow something that is no progress.
         self._owed: dict[int, int] = {}
-        #: When each writer made its last move, and when its last pause ended.
-        self._writers: dict[int, tuple[float, float]] = {}
+        #: When each writer made its last move, and where its last pause ended.
+        self._writers: dict[int, tuple[float, int]] = {}
+        #: Lines of the blocks before.
+        self._lines = 0
         #: Those that tell their steps.
         self._stepped: set[int] = set()
 
@@ -162,6 +165,7 @@ class Lanes:
         begins[first + np.arange(len(first))] = True
         step = np.insert(found.step[order], first, [lane.step for lane in lanes])
         time = np.insert(found.time[order], first, [lane.time for lane in lanes])
+        line = np.insert(found.line[order] + self._lines, first, [lane.place for lane in lanes])
         moves, level, back = _moves(step, begins)
         ordinal = np.cumsum(begins) - 1
         row = moves - ordinal[moves] - 1
@@ -180,9 +184,11 @@ class Lanes:
         self._stepped.update(_distinct(found.who[own[stepped]]))
         if not stepped.all():
             counts = stepped | ~np.isin(found.who[own], list(self._stepped))
-        ended, before = np.zeros(len(moves)), np.full(len(moves), np.nan)
-        ended[here[counts]], before[here[counts]] = self._pauses(found.some(own[counts]), limit)
-        pause = np.append(False, (passed >= limit) & (ended[1:] > then))
+        ended, before = np.full(len(moves), -1), np.full(len(moves), np.nan)
+        gaps = np.where(timed & (passed >= 0), passed, np.inf)
+        since, until = np.append(np.inf, gaps)[here[counts]], np.append(gaps, np.inf)[here[counts]]
+        ended[here[counts]], before[here[counts]] = self._pauses(found.some(own[counts]), since, until, limit)
+        pause = np.append(False, (passed >= limit) & (ended[1:] > line[moves[:-1]]))
         edge = np.append(False, turned) | pause
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
         for who in begun:
@@ -208,25 +214,29 @@ class Lanes:
         finals = ends + np.arange(len(first))
         # Where a lane ends, its steps are as high as they were.
         for lane, final, move in zip(lanes, finals.tolist(), (stops - 1).tolist(), strict=True):
-            lane.step, lane.time = int(level[final]), float(time[moves[move]])
+            lane.step, lane.time, lane.place = int(level[final]), float(time[moves[move]]), int(line[moves[move]])
+        self._lines += int(found.line[-1]) + 1
         sizes = (ends - first).tolist()
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
-    def _pauses(self, moves: Progress, limit: float) -> tuple[Times, Times]:
-        """Return for each move of a block when the last pause of its writer ended, and when its move before was.
+    def _pauses(self, moves: Progress, since: Times, until: Times, limit: float) -> tuple[Array, Times]:
+        """Return for each move of a block where the last pause of its writer ended, and when its move before was.
 
-        A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move.
+        A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move. Between
+        two moves whose clocks differ no more time passed than between each of them and the next one of its own lane.
 
         Args:
             moves: those that count as progress of their writer.
+            since: seconds since the move before in the same lane.
+            until: seconds until the next one.
             limit: seconds of a pause.
         """
         order = np.argsort(moves.line, kind="stable")
         if not _one(moves.who):
             order = order[np.argsort(moves.who[order], kind="stable")]
         order = order[np.isfinite(moves.time[order])]
-        ended, before = np.zeros(len(moves.line)), np.full(len(moves.line), np.nan)
+        ended, before = np.full(len(moves.line), -1), np.full(len(moves.line), np.nan)
         if not len(order):
             return ended, before
         names = moves.who[order]
@@ -235,14 +245,21 @@ class Lanes:
         # Before the moves of each writer stands its last one of an earlier block.
         times = np.insert(moves.time[order], first, [last for last, _ in known])
         begins = first + np.arange(len(first))
-        ends = np.append(0.0, np.where(np.diff(times) >= limit, times[1:], 0.0))
+        gaps = np.diff(times)
+        apart = np.minimum(np.insert(since[order], first, np.inf)[1:], np.insert(until[order], first, np.inf)[:-1])
+        far = np.abs(gaps) > FAR
+        gaps = np.where(far, apart, gaps)
+        places = np.insert(moves.line[order] + self._lines, first, -1)
+        ends = np.append(-1, np.where(gaps >= limit, places[1:], -1))
         ends[begins] = [ended for _, ended in known]
-        apart = np.repeat(np.arange(len(first)) * _EON, np.diff(begins, append=len(times)))
-        ends = np.maximum.accumulate(ends + apart) - apart
+        for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(times)], strict=True):
+            np.maximum.accumulate(ends[begin:stop], out=ends[begin:stop])
         lasts = np.append(begins[1:], len(times)) - 1
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
         ended[order], before[order] = np.delete(ends, begins), np.delete(times, lasts)
+        if far.any():
+            before[order] = _same_clock(names, moves.time[order], before[order])
         return ended, before
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
@@ -331,6 +348,25 @@ class Lanes:
         if lane is None:
             lane = self._lanes[name] = Lane()
         return lane
+
+
+def _same_clock(names: Array, time: Times, before: Times) -> Times:
+    """Return for each move of some writers the time of the move before that has the same clock.
+
+    Args:
+        names: of the writers, one after the other; their moves are in order.
+        time: of each move.
+        before: of the move before each, whatever its clock.
+    """
+    sized = np.lexsort((time, names))
+    other = (np.diff(names[sized]) != 0) | (np.diff(time[sized]) > FAR)
+    clock = np.zeros(len(time), np.int64)
+    clock[sized[1:]] = np.cumsum(other)
+    order = np.argsort(clock, kind="stable")
+    follows = np.diff(clock[order]) == 0
+    found = before.copy()
+    found[order[1:][follows]] = time[order[:-1][follows]]
+    return found
 
 
 def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
