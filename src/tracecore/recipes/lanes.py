@@ -185,9 +185,10 @@ class Lanes:
         if not stepped.all():
             counts = stepped | ~np.isin(found.who[own], list(self._stepped))
         ended, before = np.full(len(moves), -1), np.full(len(moves), np.nan)
-        gaps = np.where(timed & (passed >= 0), passed, np.inf)
-        since, until = np.append(np.inf, gaps)[here[counts]], np.append(gaps, np.inf)[here[counts]]
-        ended[here[counts]], before[here[counts]] = self._pauses(found.some(own[counts]), since, until, limit)
+        within = np.where(timed & (passed >= 0), passed, np.inf)
+        ended[here[counts]], before[here[counts]] = self._pauses(
+            found.some(own[counts]), np.concatenate(((np.inf,), within, (np.inf,))), here[counts], limit
+        )
         pause = np.append(False, (passed >= limit) & (ended[1:] > line[moves[:-1]]))
         edge = np.append(False, turned) | pause
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
@@ -220,7 +221,7 @@ class Lanes:
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
-    def _pauses(self, moves: Progress, since: Times, until: Times, limit: float) -> tuple[Array, Times]:
+    def _pauses(self, moves: Progress, within: Times, places: Array, limit: float) -> tuple[Array, Times]:
         """Return for each move of a block where the last pause of its writer ended, and when its move before was.
 
         A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move. Between
@@ -228,8 +229,8 @@ class Lanes:
 
         Args:
             moves: those that count as progress of their writer.
-            since: seconds since the move before in the same lane.
-            until: seconds until the next one.
+            within: seconds between each move and the one before it in the same lane, and to the one after it.
+            places: of these moves among them.
             limit: seconds of a pause.
         """
         order = np.argsort(moves.line, kind="stable")
@@ -246,11 +247,12 @@ class Lanes:
         times = np.insert(moves.time[order], first, [last for last, _ in known])
         begins = first + np.arange(len(first))
         gaps = np.diff(times)
-        apart = np.minimum(np.insert(since[order], first, np.inf)[1:], np.insert(until[order], first, np.inf)[:-1])
         far = np.abs(gaps) > FAR
-        gaps = np.where(far, apart, gaps)
-        places = np.insert(moves.line[order] + self._lines, first, -1)
-        ends = np.append(-1, np.where(gaps >= limit, places[1:], -1))
+        if far.any():
+            since, until = (np.insert(within[places[order] + side], first, np.inf) for side in (0, 1))
+            gaps = np.where(far, np.minimum(since[1:], until[:-1]), gaps)
+        lines = np.insert(moves.line[order] + self._lines, first, -1)
+        ends = np.append(-1, np.where(gaps >= limit, lines[1:], -1))
         ends[begins] = [ended for _, ended in known]
         for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(times)], strict=True):
             np.maximum.accumulate(ends[begin:stop], out=ends[begin:stop])

@@ -8,6 +8,7 @@ gone, and so is a group; what is left is compiled once for all records with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl import tree
@@ -200,12 +201,10 @@ class Stock:
         self._steps = 0
         self._groups = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
-        self._statements: dict[tuple[int, int], tree.Statement] = {}
         self._programs: dict[tuple[int, int], Program] = {}
         #: Editors as the language has them, and as they run here.
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
-        self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
         self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         self._asked_numbers: dict[tuple[int, tuple[int, ...]], frozenset[int]] = {}
         #: Statements under what is left of their condition, by the answers to what it asks; None if they cannot run.
@@ -331,15 +330,10 @@ class Stock:
         )
 
     def _statement(self, number: int, place: int) -> tree.Statement:
-        key = number, place
-        if key not in self._statements:
-            self._statements[key] = parse(self._groups[number].statements[place])
-        return self._statements[key]
+        return _parsed(self._groups[number].statements[place])
 
     def _conditions_of(self, number: int) -> tuple[tree.Condition, ...]:
-        if number not in self._conditions:
-            self._conditions[number] = tuple(map(parse_condition, self._groups[number].conditions))
-        return self._conditions[number]
+        return tuple(map(_parsed_condition, self._groups[number].conditions))
 
     def _program_under(self, number: int, place: int, answer: Answer) -> Program | None:
         """A statement under what answers leave of its condition; None if it cannot run."""
@@ -382,6 +376,11 @@ class Stock:
 
 def _unknown(pattern: str) -> None:
     return None
+
+
+#: Plans of one process run the same recipes.
+_parsed: Final = lru_cache(MAX_STEPS)(parse)
+_parsed_condition: Final = lru_cache(MAX_STEPS)(parse_condition)
 
 
 def _log_context(signal: LogSignal) -> Context:
