@@ -34,7 +34,8 @@ MASK = Mask(["loss", "step", "batch", "rank", "epoch", "e", "checkpoint"])
 PIECES = [
     *(b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\x1b", b"\\", b" ", b"_", b"=", b"nan", b"inf", b"-inf", b"e", b"E+0"),
     *(b"\x1b[31m", b"\x1b[", b"\x1b[38;5;4 q", b"\x1b]0;title\x07", b"\x1b]8;;\x1b\\", b"\x1b]" + b"t" * 201 + b"\x07"),
-    *(b"\\n", b'\\"', b"\\\\", b"\\u001b[0m", b"\\u0000", b"\\u000a", b"\\u00e9", b"\\u00", b"\\u6b65", b"\\ud83d", b"\\x", b"\\/"),
+    *(b"\\n", b'\\"', b"\\\\", b"\\u001b[0m", b"\\u0000", b"\\u000a", b"\\u00e9", b"\\u00", b"\\ud83d", b"\\x", b"\\/"),
+    *(b"\\u6b65", b"\\u017f", b"\\u6b6", b"\xe6\xad\xa5"),
     *(b"step", b"loss", b"steps", b"epoch", b"word", b"checkpointed", b"deadbeef", b"70ea1d54", b"x1y2z3", b"batch_7"),
     *(b"0", b"7", b"2.5", b"1e9", b"9" * 18, b"9" * 19, b"9" * 20, b"1" * 400, b" FAILED", b'{"log":"'),
 ]

@@ -252,8 +252,9 @@ def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator
         wrapping=tail.wrapping,
     )
     opaque = tail.format in ("dmesg", "syslog")
-    selector = Selector(database, escaped=tail.format == "docker", opaque=opaque)
-    return reading.read(stream, selector if database is None else _Thinned(selector), Clock(), Counters())
+    databases = [] if database is None else [database]
+    selector = Selector(*databases, escaped=tail.format == "docker", opaque=opaque)
+    return reading.read(stream, _Thinned(selector), Clock(), Counters())
 
 
 class _Thinned:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracecore.recipes.columns import Array, Flags, Progress, Times
 from tracecore.signals.arrays import distinct, np
@@ -163,9 +163,9 @@ class Lanes:
         # Before the lines of each lane stands its last move of an earlier block.
         begins = np.zeros(len(order) + len(first), np.bool_)
         begins[first + np.arange(len(first))] = True
-        step = np.insert(found.step[order], first, [lane.step for lane in lanes])
-        time = np.insert(found.time[order], first, [lane.time for lane in lanes])
-        line = np.insert(found.line[order] + self._lines, first, [lane.place for lane in lanes])
+        step = _led([lane.step for lane in lanes], found.step[order], begins)
+        time = _led([lane.time for lane in lanes], found.time[order], begins)
+        line = _led([lane.place for lane in lanes], found.line[order] + self._lines, begins)
         moves, level, back = _moves(step, begins)
         ordinal = np.cumsum(begins) - 1
         row = moves - ordinal[moves] - 1
@@ -189,9 +189,10 @@ class Lanes:
         ended[here[counts]], before[here[counts]] = self._pauses(
             found.some(own[counts]), np.concatenate(((np.inf,), within, (np.inf,))), here[counts], limit
         )
-        pause = np.append(False, (passed >= limit) & (ended[1:] > line[moves[:-1]]))
-        edge = np.append(False, turned) | pause
-        edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
+        pause = np.zeros(len(moves), np.bool_)
+        pause[1:] = (passed >= limit) & (ended[1:] > line[moves[:-1]])
+        edge = pause.copy()
+        edge[1:] |= turned | follows & ((step[moves[:-1]] == _NEW) | (~np.isfinite(then) & np.isfinite(now)))
         for who in begun:
             # From its first step on, lines without one are no progress: none before that stands for one after it.
             mine = found.who[own] == who
@@ -244,22 +245,23 @@ class Lanes:
         first = np.append(0, np.flatnonzero(np.diff(names)) + 1)
         known = [self._writers.get(name, _NEVER) for name in names[first].tolist()]
         # Before the moves of each writer stands its last one of an earlier block.
-        times = np.insert(moves.time[order], first, [last for last, _ in known])
-        begins = first + np.arange(len(first))
+        begins = np.zeros(len(order) + len(first), np.bool_)
+        heads = first + np.arange(len(first))
+        begins[heads] = True
+        times = _led([last for last, _ in known], moves.time[order], begins)
         gaps = np.diff(times)
         far = np.abs(gaps) > FAR
         if far.any():
-            since, until = (np.insert(within[places[order] + side], first, np.inf) for side in (0, 1))
+            since, until = (_led(np.inf, within[places[order] + side], begins) for side in (0, 1))
             gaps = np.where(far, np.minimum(since[1:], until[:-1]), gaps)
-        lines = np.insert(moves.line[order] + self._lines, first, -1)
-        ends = np.append(-1, np.where(gaps >= limit, lines[1:], -1))
-        ends[begins] = [ended for _, ended in known]
-        for begin, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(times)], strict=True):
-            np.maximum.accumulate(ends[begin:stop], out=ends[begin:stop])
-        lasts = np.append(begins[1:], len(times)) - 1
+        ends = _led([ended for _, ended in known], moves.line[order] + self._lines, begins)
+        ends[1:][(gaps < limit) & ~begins[1:]] = -1
+        lasts = np.append(heads[1:], len(times)) - 1
+        for head, last in zip(heads.tolist(), lasts.tolist(), strict=True):
+            np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
-        ended[order], before[order] = np.delete(ends, begins), np.delete(times, lasts)
+        ended[order], before[order] = ends[~begins], times[np.flatnonzero(~begins) - 1]
         if far.any():
             before[order] = _same_clock(names, moves.time[order], before[order])
         return ended, before
@@ -350,6 +352,13 @@ class Lanes:
         if lane is None:
             lane = self._lanes[name] = Lane()
         return lane
+
+
+def _led(heads: object, values: Any, begins: Flags) -> Any:
+    """Return values with a head before the first of each lane or writer, which stands where one begins."""
+    found = np.empty(len(begins), values.dtype)
+    found[begins], found[~begins] = heads, values
+    return found
 
 
 def _same_clock(names: Array, time: Times, before: Times) -> Times:

@@ -145,19 +145,6 @@ def _second_look(groups: Sequence[PlannedGroup]) -> bytes:
     return b"" if usable.open else database.dump()
 
 
-class _Either:
-    """Picks what one of two selectors picks."""
-
-    def __init__(self, one: Selector, other: Selector) -> None:
-        self._one, self._other = one, other
-
-    def __call__(self, block: bytes) -> Sequence[int] | None:
-        one, other = self._one(block), self._other(block)
-        if one is None or other is None:
-            return None
-        return sorted({*one, *other}) if one and other else one or other
-
-
 class LayerPlan:
     """The recipes of one layer of evidence, ready to be used. Not for two threads at a time.
 
@@ -263,15 +250,13 @@ class LayerPlan:
         from tracecore.ottl.planner.selection import Selector
 
         prepared = self._prepared
-        read = {"escaped": stream.format in ESCAPED, "opaque": stream.format not in SAMPLED_FORMATS}
+        escaped, opaque = stream.format in ESCAPED, stream.format not in SAMPLED_FORMATS
         if prepared.events is not None and prepared.progress is not None:
             # Both are there already; one database of all guards would have to be made for this.
-            return _Either(
-                Selector(self._database("events", prepared.events), **read),
-                Selector(self._database("progress", prepared.progress), **read),
-            )
-        every = None if prepared.every is None else self._database("every", prepared.every)
-        return Selector(every, **read)
+            databases = [self._database("events", prepared.events), self._database("progress", prepared.progress)]
+        else:
+            databases = [] if prepared.every is None else [self._database("every", prepared.every)]
+        return Selector(*databases, escaped=escaped, opaque=opaque)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)

@@ -174,8 +174,8 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said,
     if low >= high:
         return
     changed = bytearray(raw)
-    for _, end in spans[low:high]:
-        changed[end - 1] = _other(raw[end - 1])
+    for span in spans[low:high]:
+        changed[_told(*span)] = _other(raw[_told(*span)])
     if ask(bytes(changed)) == base:
         return
     if high - low == 1:
@@ -186,6 +186,11 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said,
     yield from _telling(raw, spans, ask, base, middle, high)
 
 
+def _told(begin: int, end: int) -> int:
+    """Return the digit of a number by which it is changed: the last one, unless seconds hardly tell it apart."""
+    return min(end, begin + 11) - 1
+
+
 def _other(digit: int) -> int:
     """One less, so that dates stay dates; of nothing one more."""
     return digit - 1 if digit > 48 else 49
@@ -193,7 +198,7 @@ def _other(digit: int) -> int:
 
 def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
     """Return what a line says with a larger number in one place, and the difference; None if it makes no sense."""
-    for place in (end - 1, begin):
+    for place in (_told(begin, end), begin):
         changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
         said = ask(changed)
         if said.something and (said.time is None) == (base.time is None):

@@ -60,27 +60,22 @@ class Selector:
     """Picks the lines in which a guard can match. One for each reader: a scan needs memory of its own.
 
     Args:
-        database: of what `line_search` gives, reporting every match; None picks every line.
+        databases: of what `line_search` gives, reporting every match; without any, every line is picked.
         escaped: lines are JSON.
         opaque: the reader decodes more than terminal codes and JSON.
-        doubts: what to look at twice; None for nothing.
+        doubts: what to look at twice of the finds of a single database; None for nothing.
     """
 
     def __init__(
-        self,
-        database: ScanDatabase | None,
-        *,
-        escaped: bool = False,
-        opaque: bool = False,
-        doubts: Doubts | None = None,
+        self, *databases: ScanDatabase, escaped: bool = False, opaque: bool = False, doubts: Doubts | None = None
     ) -> None:
-        self._doubts = doubts
-        self._opaque = opaque
-        self._database = database
+        self._databases = databases
         self._escaped = escaped
+        self._opaque = opaque
+        self._doubts = doubts
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
-        if self._database is None:
+        if not self._databases:
             return None
         marked = lined(block)
         text = plain(marked, self._escaped or b'{"log":"' in block[:64])
@@ -118,15 +113,14 @@ class Selector:
         return distinct(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
-        database = self._database
-        assert database is not None
         start = 0
         view = memoryview(text)
         while start < len(text):
             end = len(text)
             if end - start > PIECE:
                 end = text.rfind(b"\n", start, start + PIECE) + 1 or text.find(b"\n", start + PIECE) + 1 or end
-            database.scan(view[start:end], _collect, (found, start - 1, entries))
+            for database in self._databases:
+                database.scan(view[start:end], _collect, (found, start - 1, entries))
             start = end
 
 
