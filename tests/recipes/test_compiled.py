@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tracecore.ottl.planner.selection import ends, find, lined, plain
 from tracecore.recipes.columns import Lines, Mask, read
-from tracecore.recipes.known_shapes import Keys
+from tracecore.recipes.known_shapes import MAX_KEYS, Keys
 from tracecore.recipes.shapes import UNKNOWN, VARYING, Shape
 from tracecore.recipes.variants import Rows
 from tracecore.signals import compiled
@@ -185,22 +185,24 @@ def test_columns_are_the_same(text: bytes, shapes: list[tuple[Shape, int]], rand
         assert np.array_equal(one, other, equal_nan=True)
 
 
-#: Some of them share a slot.
+#: Some of them share a place.
 KEYS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 40).map((1 << 40).__mul__)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(KEYS, st.integers(-3, 99).filter(UNKNOWN.__ne__), max_size=900))
-def test_what_is_known_by_a_key_is_found(known: dict[int, int]) -> None:
+def test_what_is_known_by_a_key_is_found_unless_another_took_its_place(known: dict[int, int]) -> None:
     keys = Keys()
     for key, value in known.items():
         keys.add(key, value)
+        assert keys.get(key) == value
+    last = {key & MAX_KEYS - 1: key for key in known}
     asked = [*known, 5, -5, 1 << 41]
-    assert keys.find(np.array(asked, np.int64)).tolist() == [known.get(key, UNKNOWN) for key in asked]
-    keys.drop(lambda found: found == -2)
-    assert keys.find(np.array(asked, np.int64)).tolist() == [
-        UNKNOWN if known.get(key) == -2 else known.get(key, UNKNOWN) for key in asked
-    ]
+    wanted = [known[key] if key in known and last[key & MAX_KEYS - 1] == key else UNKNOWN for key in asked]
+    assert keys.find(np.array(asked, np.int64)).tolist() == wanted
+    assert len(keys) == len(last)
+    keys.drop(np.array([7, 8], np.int64))
+    assert keys.find(np.array(asked, np.int64)).tolist() == [UNKNOWN if found in (7, 8) else found for found in wanted]
 
 
 def test_what_was_said_wrongly_of_a_block_is_refused() -> None:

@@ -262,8 +262,6 @@ class Lanes:
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
         ended[order], before[order] = ends[~begins], times[np.flatnonzero(~begins) - 1]
-        if far.any():
-            before[order] = _same_clock(names, moves.time[order], before[order])
         return ended, before
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
@@ -358,25 +356,6 @@ def _led(heads: object, values: Any, begins: Flags) -> Any:
     """Return values with a head before the first of each lane or writer, which stands where one begins."""
     found = np.empty(len(begins), values.dtype)
     found[begins], found[~begins] = heads, values
-    return found
-
-
-def _same_clock(names: Array, time: Times, before: Times) -> Times:
-    """Return for each move of some writers the time of the move before that has the same clock.
-
-    Args:
-        names: of the writers, one after the other; their moves are in order.
-        time: of each move.
-        before: of the move before each, whatever its clock.
-    """
-    sized = np.lexsort((time, names))
-    other = (np.diff(names[sized]) != 0) | (np.diff(time[sized]) > FAR)
-    clock = np.zeros(len(time), np.int64)
-    clock[sized[1:]] = np.cumsum(other)
-    order = np.argsort(clock, kind="stable")
-    follows = np.diff(clock[order]) == 0
-    found = before.copy()
-    found[order[1:][follows]] = time[order[:-1][follows]]
     return found
 
 
