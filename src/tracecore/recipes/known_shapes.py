@@ -21,7 +21,7 @@ Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 #: Shapes that are learned; further ones are evaluated line by line.
 MAX_SHAPES: Final = 512
 #: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
-WORTH: Final = 3
+WORTH: Final = 6
 #: Shapes that differ in words only that no number follows.
 MAX_ALIKE: Final = 8
 #: Lines and outlines that are remembered; all outlines are forgotten when there are so many.
