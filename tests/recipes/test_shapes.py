@@ -162,16 +162,6 @@ def test_words_that_meant_nothing_mean_nothing_together() -> None:
     assert asked, "a word that was not there before"
 
 
-def test_lines_that_differ_behind_their_last_telling_number_are_of_one_shape() -> None:
-    layer = fresh("stdout")
-    words = ("step", "loss", "rank", "iteration", "batch", "samples")
-    lines = [f"[batch={n}/1000]: Train loss/train/total: 2.5 metrics/{words[n % 6]}: 0.{n}\n" for n in range(600)]
-    found = layer.selector(_stream())("".join(lines).encode())
-    assert found is not None
-    (shapes,) = layer._shapes.values()
-    assert len(shapes.shapes) == 1
-
-
 def test_lines_without_a_word_of_progress_are_not_remembered() -> None:
     layer = fresh("stdout")
     selector = layer.selector(_stream())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
-from tracecore.recipes.shapes import ALONE, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn, numbers
+from tracecore.recipes.shapes import ALONE, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
 from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
@@ -101,8 +101,6 @@ class Shapes:
         #: Keys of lines that came, and how often it was tried to remember something by them.
         self._tries: dict[int, int] = {}
         self.shapes: list[Shape | int] = []
-        #: Shapes by their last number that means something, and the outline up to it.
-        self._fronts: dict[tuple[int, tuple[bytes, bytes]], list[int]] = {}
         self.rows = Rows()
         #: Lines of each variant that were seen.
         self._counts: dict[int, int] = {}
@@ -120,7 +118,7 @@ class Shapes:
         outline = self._words.outline(line)
         number = self._outlines.get(outline, UNKNOWN)
         if number == UNKNOWN:
-            number = self._learned(outline, line, raw, spans)
+            number = self._learned(outline, raw, spans)
             if number == UNKNOWN:
                 return ALONE
             if len(self._outlines) >= MAX_KEYS:
@@ -147,7 +145,7 @@ class Shapes:
             self._tries.clear()
         return list(found.values())
 
-    def _learned(self, outline: tuple[bytes, bytes], line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+    def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         if len(self._alike) >= MAX_KEYS:
             self._alike.clear()
@@ -155,7 +153,7 @@ class Shapes:
         words = outline[1].split()
         if len(alike.answers) == 1 and alike.answers[0] >= 0 and alike.words.issuperset(words):
             return alike.answers[0]
-        found = self._answer(alike, line, raw, spans)
+        found = self._answer(alike, raw, spans)
         alike.seen += 1
         if found != UNKNOWN:
             alike.words.update(words)
@@ -163,14 +161,13 @@ class Shapes:
                 alike.answers.append(found)
         return found
 
-    def _answer(self, alike: _Alike, line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+    def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The same for an outline of which some lines are known."""
-        known = (*alike.answers, *self._begun(line))
-        if known or not alike.seen:
+        if not alike.seen or alike.answers:
             said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
-            for number in known:
+            for number in alike.answers:
                 shape = self.shapes[number] if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
                     return number
@@ -182,17 +179,7 @@ class Shapes:
         if isinstance(found, int):
             return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
         self.shapes.append(found)
-        self._fronts.setdefault(self._front(line, max(found.used, default=-1)), []).append(len(self.shapes) - 1)
         return len(self.shapes) - 1
-
-    def _begun(self, line: bytes) -> list[int]:
-        """Shapes of lines that begin like this one, up to the last number that means something in them."""
-        fronts = (self._front(line, place) for place in {place for place, _ in self._fronts})
-        return [number for front in fronts for number in self._fronts.get(front, ())]
-
-    def _front(self, line: bytes, place: int) -> tuple[int, tuple[bytes, bytes]]:
-        ends = [end for _, end in numbers(line)]
-        return place, self._words.outline(line[: ends[place]] if 0 <= place < len(ends) else line)
 
     def doubtful(self, variant: int, count: int) -> bool:
         """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
