@@ -29,6 +29,9 @@ WORDS = (
     "layer", "bucket", "stream", "kernel", "graph", "compile", "worker", "loader", "batch", "step", "epoch", "rank", "data", "error", "loss",
 )  # fmt: skip
 
+HAN = ("模型", "数据", "训练", "损失", "梯度", "学习率", "加载", "节点", "通信", "缓存", "检查点", "优化器", "警告", "错误", "完成", "等待")  # fmt: skip
+KANA = ("モデル", "データ", "学習", "損失", "勾配", "読み込み", "ノード", "通信", "キャッシュ", "保存", "警告", "エラー", "完了", "待機", "を", "の")  # fmt: skip
+
 
 class At(NamedTuple):
     """Where in a run a line is written."""
@@ -40,6 +43,9 @@ class At(NamedTuple):
 
     def words(self, least: int, most: int) -> str:
         return " ".join(self.dice.choices(WORDS, k=self.dice.randint(least, most)))
+
+    def joined(self, words: tuple[str, ...], least: int, most: int) -> str:
+        return "".join(self.dice.choices(words, k=self.dice.randint(least, most)))
 
     def hex(self, digits: int) -> str:
         return f"{self.dice.getrandbits(4 * digits):0{digits}x}"
@@ -192,6 +198,42 @@ ROBOTS: tuple[tuple[int, Line], ...] = (
     (4, lambda a: f"{a.words(4, 24)}"),
 )  # fmt: skip
 
+#: MindSpore, PaddleNLP, LLaMA-Factory, ColossalAI and a trainer with Japanese text, with Chinese services beside them; JSON with escapes and bytes as Python writes them.
+#: Written to look for lines that are handed on one by one, for a first rate.
+ASIA: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"epoch: {a.step // 500} step: {a.step % 500}, loss is {a.value(1, 5)}"),
+    (6, lambda a: f"Train epoch time: {a.value(1e5, 9e5):.3f} ms, per step time: {a.value(100, 900):.3f} ms"),
+    (8, lambda a: f"[WARNING] ME({a.dice.randint(1000, 99999)}:{a.dice.randint(10**14, 10**15)},MainProcess):{a.stamp('%Y-%m-%d-%H:%M:%S')}.{a.millis:03d}.{a.dice.randint(0, 999):03d} [mindspore/{a.words(1, 1)}/{a.words(1, 1)}.py:{a.dice.randint(1, 900)}] {a.words(3, 9)}"),
+    (10, lambda a: f"【{a.stamp('%Y年%m月%d日 %H:%M:%S')}】进程{a.rank}：第{a.step}步，损失={a.value(1, 5):.4f}，学习率={a.value(1e-5, 3e-4):.2e}，{a.joined(HAN, 1, 4)}"),
+    (10, lambda a: f"{a.stamp('%Y/%m/%d %H:%M:%S')}.{a.millis:03d} [情報] ランク{a.rank} ステップ {a.step} loss={a.value(1, 5):.4f} 勾配ノルム={a.value(0.1, 2):.3f} {a.joined(KANA, 1, 5)}"),
+    (10, lambda a: f"[INFO|trainer.py:{a.dice.randint(2100, 2400)}] {a.stamp()},{a.millis:03d} >> {{'loss': {a.value(1, 3):.4f}, 'grad_norm': {a.value(0.3, 2)}, 'learning_rate': {a.value(1e-7, 1e-4)}, 'epoch': {a.step / 5000:.2f}, 'num_input_tokens_seen': {a.step * 8192}}}"),
+    (8, lambda a: f"[{a.stamp('%m/%d/%y %H:%M:%S')}] INFO     colossalai - colossalai - INFO: [Rank {a.rank}] [Epoch {a.step // 900} / Step {a.step % 900}] Loss: {a.value(1, 3):.4f} | Throughput: {a.value(10, 90):.2f} TFLOPS"),
+    (8, lambda a: f"{a.stamp('%Y-%m-%d %H:%M:%S')} +0800 [{a.words(1, 1)}-{a.dice.randint(1, 9)}] 警告 {a.joined(HAN, 4, 16)}：{a.hex(16)}，耗时{a.dice.randint(1, 9000)}毫秒"),
+    (8, lambda a: f"{a.joined(KANA, 6, 30)}。{a.joined(KANA, 2, 12)}（{a.dice.randint(1, 99)}件）"),
+    (8, lambda a: json.dumps({"时间": a.stamp(), "级别": "信息", "内容": a.joined(HAN, 4, 16), "rank": a.rank, "耗时": round(a.value(1, 90), 2)}, ensure_ascii=a.dice.random() < 0.5)),
+    (8, lambda a: json.dumps({"时间": a.stamp(), "消息": a.joined(HAN, 2, 9), "rank": a.rank, "step": a.step, "loss": round(a.value(1, 5), 4), "备注": a.joined(HAN, 1, 3)})),
+    (6, lambda a: f"INFO {a.stamp()} tokens: {a.dice.randbytes(6)!r} text={a.joined(HAN, 1, 4).encode()!r} step {a.step} loss {a.value(1, 5):.3f}"),
+    (6, lambda a: f"I{a.stamp('%m%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d} {a.dice.randint(100, 9999)} {a.words(1, 1)}.cc:{a.dice.randint(1, 900)}] {a.joined(HAN, 2, 9)} {a.words(1, 5)} step_id={a.hex(12)}"),
+    (6, lambda a: f"训练进度: {a.step % 1000 // 10:3d}%|{'█' * (a.step % 1000 // 100):<10}| {a.step % 1000}/1000 [{a.step % 1000 // 60:02d}:{a.step % 60:02d}<{a.dice.randint(0, 59):02d}:{a.dice.randint(0, 59):02d}, {a.value(1, 9):.2f}it/s, 损失={a.value(1, 3):.3f}]"),
+)  # fmt: skip
+
+#: Trainers in Rust and Go and one that logs OpenTelemetry JSON, several ranks in one file, with logfmt in nanoseconds, syslog and nested JSON beside them.
+#: Written like the one before.
+SERVICES: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"{a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.dice.randint(0, 999_999):06d}Z  INFO train{{rank={a.dice.randint(0, 7)} world=8}}:step{{step={a.step}}}: trainer::{a.words(1, 1)}: loss={a.value(1, 3)} grad_norm={a.value(0.1, 2)} lr={a.value(1e-6, 1e-4)}"),
+    (12, lambda a: f'ts={int(a.time * 1e9) + a.dice.randint(0, 10**6)} lvl=info rank={a.dice.randint(0, 7)} msg="step done" step={a.step} loss={a.value(1, 3):.5f} tok_s={a.dice.randint(10_000, 90_000)} uid={a.dice.randint(10**18, 2**63)}'),
+    (10, lambda a: json.dumps({"timeUnixNano": str(int(a.time * 1e9)), "severityText": "INFO", "body": {"stringValue": "train_step"}, "attributes": [{"key": "rank", "value": {"intValue": str(a.rank)}}, {"key": "step", "value": {"intValue": str(a.step)}}, {"key": "loss", "value": {"doubleValue": a.value(1, 3)}}], "traceId": a.hex(32), "spanId": a.hex(16)}, separators=(",", ":"))),
+    (10, lambda a: json.dumps({"time": a.stamp("%Y-%m-%dT%H:%M:%S") + f".{a.millis:03d}+05:30", "level": "info", "metrics": {"train": {"loss": a.value(1, 3), "grad_norm": a.value(0.1, 2)}, "perf": {"mfu": a.value(0.1, 0.6), "tps": a.dice.randint(1000, 9999)}}, "progress": {"global_step": a.step, "epoch": a.step // 900}, "host": {"name": f"gpu-{a.rank}", "pid": a.dice.randint(100, 99_999)}})),
+    (8, lambda a: f"loss {a.value(1, 3):.4f} norm {a.value(0.1, 2):.3f} [{a.dice.randint(0, 7)}/8] after {a.value(0.1, 2):.2f}s @ step {a.step}"),
+    (8, lambda a: f"r{a.dice.randint(0, 7)}> {a.stamp('%H:%M:%S')}.{a.millis:03d} #{a.step} loss:{a.value(1, 3):.4f} ppl:{a.value(3, 20):.2f} wps:{a.dice.randint(1000, 9999)}"),
+    (8, lambda a: f"<{a.dice.randint(8, 191)}>1 {a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.dice.randint(0, 999_999):06d}-07:00 gpu-{a.rank} {a.words(1, 1)} {a.dice.randint(100, 99_999)} ID{a.dice.randint(1, 99)} [meta@32473 seq=\"{a.dice.randint(1, 10**9)}\"] {a.words(3, 12)}"),
+    (8, lambda a: json.dumps({"@timestamp": a.stamp("%Y-%m-%dT%H:%M:%S") + f".{a.millis:03d}Z", "log": {"level": "WARN", "logger": f"{a.words(1, 1)}.{a.words(1, 1)}", "origin": {"file": {"line": a.dice.randint(1, 900), "name": f"{a.words(1, 1)}.rs"}}}, "message": a.words(3, 12), "event": {"id": a.dice.randint(10**18, 2**64), "tags": a.dice.choices(("a", "b", "step", "loss"), k=2)}})),
+    (6, lambda a: f"time={a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.dice.randint(0, 10**9):09d}+02:00 level=DEBUG source={a.words(1, 1)}.go:{a.dice.randint(1, 900)} msg={a.words(1, 1)} bytes={a.dice.randint(1, 10**12)} took={a.value(1, 900):.3f}µs id={a.dice.getrandbits(128)}"),
+    (6, lambda a: f"{int(a.time)}.{a.dice.randint(0, 999_999):06d}\t{a.words(1, 1).upper()}\t{a.rank}\t{a.step}\t{a.value(1, 3):.6f}\t{a.hex(24)}"),
+    (6, lambda a: f"thread '{a.words(1, 1)}-{a.dice.randint(1, 64)}' at src/{a.words(1, 1)}.rs:{a.dice.randint(1, 900)}:{a.dice.randint(1, 80)}: {a.words(3, 14)} ({a.dice.randint(1, 9)} errors)"),
+    (6, lambda a: f"GPU{a.dice.randint(0, 7)} {a.dice.randint(30, 80)}C {a.dice.randint(60, 700)}W mem={a.dice.randint(1, 80_000)}MiB step_time_ms={a.value(100, 900):.1f} (n={a.step})"),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -201,6 +243,8 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "speech": SPEECH,
     "science": SCIENCE,
     "robots": ROBOTS,
+    "asia": ASIA,
+    "services": SERVICES,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

@@ -327,3 +327,24 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_line_of_json_is_read_as_it_was_written(text: str) -> None:
     meant = text.replace("\n", "\x1e").replace("\r", "\x1e").encode()
     assert plain(json.dumps(text).encode(), True) == b'"' + meant + b'"'
+
+
+@pytest.mark.parametrize(
+    ("edit", "effects"),
+    [
+        ("", {"step (?P<step>\\d+)"}),
+        (' where IsMatch(body, "at step")', {"step (?P<step>\\d+)", "at step"}),
+        (None, {"step"}),
+    ],
+)
+def test_a_copy_of_the_body_says_what_the_body_says_unless_it_was_edited(edit: str | None, effects: set[str]) -> None:
+    statements = ['set(cache["text"], body)']
+    if edit != "":
+        statements.append('replace_pattern(cache["text"], "at step:\\\\d+", " ")' + (edit or ""))
+    statements += [
+        'merge_maps(cache, ExtractPatterns(cache["text"], "step (?P<step>\\\\d+)"), "upsert")',
+        'set(attributes["step"], cache["step"]) where cache["step"] != nil',
+    ]
+    entered = {"context": "log", "conditions": ['IsMatch(body, "step")'], "statements": statements}
+    (group,) = outline([{"log_statements": [entered]}]).groups
+    assert set(group.effects or ()) == effects

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tracecore.ottl.planner.selection import ends, find, lined, plain
 from tracecore.recipes.columns import Lines, Mask, read
-from tracecore.recipes.known_shapes import Keys
+from tracecore.recipes.known_shapes import MAX_KEYS, Keys
 from tracecore.recipes.shapes import UNKNOWN, VARYING, Shape
 from tracecore.recipes.variants import Rows
 from tracecore.signals import compiled
@@ -35,8 +35,9 @@ PIECES = [
     *(b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\x1b", b"\\", b" ", b"_", b"=", b"nan", b"inf", b"-inf", b"e", b"E+0"),
     *(b"\x1b[31m", b"\x1b[", b"\x1b[38;5;4 q", b"\x1b]0;title\x07", b"\x1b]8;;\x1b\\", b"\x1b]" + b"t" * 201 + b"\x07"),
     *(b"\\n", b'\\"', b"\\\\", b"\\u001b[0m", b"\\u0000", b"\\u000a", b"\\u00e9", b"\\u00", b"\\ud83d", b"\\x", b"\\/"),
+    *(b"\\u6b65", b"\\u017f", b"\\u6b6", b"\xe6\xad\xa5"),
     *(b"step", b"loss", b"steps", b"epoch", b"word", b"checkpointed", b"deadbeef", b"70ea1d54", b"x1y2z3", b"batch_7"),
-    *(b"0", b"7", b"2.5", b"1e9", b"9" * 17, b"9" * 18, b"9" * 19, b"1" * 400, b" FAILED", b'{"log":"'),
+    *(b"0", b"7", b"2.5", b"1e9", b"9" * 18, b"9" * 19, b"9" * 20, b"1" * 400, b" FAILED", b'{"log":"'),
 ]
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)), max_size=60).map(b"".join)
 HOSTILE = [
@@ -161,7 +162,7 @@ SHAPES = st.builds(
     since=st.none() | st.just(0.0),
     named=st.lists(st.booleans(), max_size=2).map(tuple),
 )
-_BETWEEN = st.sampled_from([b" ", b"\n", b"a1", b"id=", b"\0", b"9" * 18, b"9" * 19])
+_BETWEEN = st.sampled_from([b" ", b"\n", b"a1", b"id=", b"\0", b"9" * 19, b"9" * 20])
 NUMBERED = st.lists(_BETWEEN | st.integers(0, 1 << 62).map(b"%d ".__mod__), max_size=60).map(b"".join)
 
 
@@ -184,22 +185,24 @@ def test_columns_are_the_same(text: bytes, shapes: list[tuple[Shape, int]], rand
         assert np.array_equal(one, other, equal_nan=True)
 
 
-#: Some of them share a slot.
+#: Some of them share a place.
 KEYS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 40).map((1 << 40).__mul__)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(KEYS, st.integers(-3, 99).filter(UNKNOWN.__ne__), max_size=900))
-def test_what_is_known_by_a_key_is_found(known: dict[int, int]) -> None:
+def test_what_is_known_by_a_key_is_found_unless_another_took_its_place(known: dict[int, int]) -> None:
     keys = Keys()
     for key, value in known.items():
         keys.add(key, value)
+        assert keys.get(key) == value
+    last = {key & MAX_KEYS - 1: key for key in known}
     asked = [*known, 5, -5, 1 << 41]
-    assert keys.find(np.array(asked, np.int64)).tolist() == [known.get(key, UNKNOWN) for key in asked]
-    keys.drop(lambda found: found == -2)
-    assert keys.find(np.array(asked, np.int64)).tolist() == [
-        UNKNOWN if known.get(key) == -2 else known.get(key, UNKNOWN) for key in asked
-    ]
+    wanted = [known[key] if key in known and last[key & MAX_KEYS - 1] == key else UNKNOWN for key in asked]
+    assert keys.find(np.array(asked, np.int64)).tolist() == wanted
+    assert len(keys) == len(last)
+    keys.drop(np.array([7, 8], np.int64))
+    assert keys.find(np.array(asked, np.int64)).tolist() == [UNKNOWN if found in (7, 8) else found for found in wanted]
 
 
 def test_what_was_said_wrongly_of_a_block_is_refused() -> None:

@@ -19,7 +19,7 @@ from tracecore.facts.projection import project
 from tracecore.facts.training import Progress
 from tracecore.recipes import sampling
 from tracecore.recipes.lanes import SKEW
-from tracecore.recipes.plan import plan
+from tracecore.recipes.plan import fresh, plan
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -241,6 +241,24 @@ def test_few_lines_are_handed_on_where_two_loggers_have_different_clocks() -> No
     sampled = _facts("".join(lines).encode(), "text", partial(plan("stdout").selector, live=True), 1 << 20)
     assert len(sampled) < 1000
     assert not stalls(sampled, (START + 2010) * 10**9)
+
+
+@pytest.mark.parametrize("rare", [7, 20])
+def test_two_clocks_of_one_writer_are_no_pause(rare: int) -> None:
+    """One of them has no year, and what it counts is told every so many seconds; both stop once for two minutes."""
+    lines = []
+    for at in range(20_000):
+        moment = datetime.fromtimestamp(START + at // 10 + 120 * (at >= 9000), UTC)
+        lines.append(f"{moment:%Y-%m-%d %H:%M:%S} INFO step {100 + at} | loss 1.5\n")
+        if at % (10 * rare) == 0:
+            lines.append(f"[{moment:%m/%d %H:%M:%S}] INFO: iter: {100 + at}  total_loss: 1.5  time: 0.4390\n")
+    block = "".join(lines).encode()
+    found = list(fresh("stdout").selector(_stream(block, "text"), live=True)(block) or ())
+    # One of an interval of each clock, the first lines and the last; and those beside the pause.
+    assert len(found) < 2 * 2120 / 40 + 30
+    raised = block.index(f"step {100 + 9000} ".encode())
+    before, after = (block.rfind(b"\n", 0, raised), block.find(b"\n", raised))
+    assert {before, after} <= set(found)
 
 
 @pytest.mark.parametrize("apart", [0, 1])

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import json
+import random
 import re
 
 import pytest
@@ -38,11 +40,40 @@ def test_few_lines_of_a_shape_are_handed_on_whatever_wrote_them(kind: str) -> No
     assert len(found) + len(getattr(found, "reports", ())) < 60
 
 
-def test_a_number_that_is_too_long_does_not_spoil_the_lines_after_it() -> None:
-    decimals = ["0067839617885480435" if n in (3, 4, 7) else "058169567229782" for n in range(3000)]
-    lines = [f"step {100 + n} loss 2.5 kl 0.{part}\n" for n, part in enumerate(decimals)]
-    picked = fresh("stdout").selector(_stream())
-    found = picked("".join(lines).encode())
+#: Lines that somebody might take for each one of a kind: `{n}` is a number, `{words}` are other words in each.
+ODD = {
+    "decimals of many digits, now and then": "step {n} loss 2.5 kl 0.{decimals}",
+    "identifiers of many digits": "step {n} loss 2.5 uid=78021018499565{n:05d}{n:05d}",
+    "nanoseconds": "17947000004{n:08d} step {n} loss 2.5",
+    "a counter that overflowed once": "step {n} loss 2.5 grad_norm {overflow}.5",
+    "escapes of JSON": '{{"{escaped}": "{escaped}", "step": {n}, "loss": 2.5, "note": "{escaped}"}}',
+    "JSON with escapes that says nothing": '{{"level": "{escaped}", "text": "{escaped}", "took": {n}}}',
+    "bytes as Python writes them": "INFO text={bytes!r} step {n} loss 2.5",
+    "Chinese": "{words}：step {n}，loss={n}.25 {words}",
+}
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("kind", sorted(ODD))
+def test_few_lines_are_handed_on_where_each_has_something_of_its_own(kind: str, live: bool) -> None:
+    dice = random.Random(kind)
+    lines = []
+    for n in range(3000):
+        words = "".join(dice.choices("模型数据训练损失梯度加载节点通信", k=dice.randint(1, 12)))
+        lines.append(
+            ODD[kind].format(
+                n=n,
+                words=words,
+                escaped=json.dumps(words)[1:-1],
+                bytes=words.encode(),
+                decimals="0067839617885480435" if n in (3, 4, 7) else "058169567229782",
+                overflow="9" * 25 if n in (3, 4) else "7",
+            )
+            + "\n"
+        )
+    picked = fresh("stdout").selector(_stream(), live=live)
+    # A full block, of which nothing is recent.
+    found = picked("".join(lines).encode() + b"some other line\n" * 60_000)
     assert found is not None
     assert len(found) + len(getattr(found, "reports", ())) < 60
 

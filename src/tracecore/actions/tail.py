@@ -251,8 +251,10 @@ def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator
         size=len(data),
         wrapping=tail.wrapping,
     )
-    selector = Selector(database, escaped=tail.format == "docker")
-    return reading.read(stream, selector if database is None else _Thinned(selector), Clock(), Counters())
+    opaque = tail.format in ("dmesg", "syslog")
+    databases = [] if database is None else [database]
+    selector = Selector(*databases, escaped=tail.format == "docker", opaque=opaque)
+    return reading.read(stream, _Thinned(selector), Clock(), Counters())
 
 
 class _Thinned:

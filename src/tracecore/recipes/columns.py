@@ -84,6 +84,8 @@ class Lines:
 class Mask:
     """Hides what differs from line to line and means nothing: words that no recipe names, and identifiers.
 
+    Escapes and characters that are not ASCII are such words, too.
+
     Args:
         words: those that recipes name, in small letters.
     """
@@ -110,8 +112,6 @@ class Mask:
         touching = np.append(False, (said[1:] > 0) & (said[:-1] > 0))
         mixed = touching | np.append(touching[1:], False)
         letters = np.flatnonzero(said == _LETTER)
-        if not len(letters):
-            return text
         words = np.ndarray((len(text),), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
         words &= _FRONTS[np.minimum(size[letters], 8)]
         named = self._named[(words * _FACTOR) >> _SHIFT]
@@ -128,8 +128,15 @@ class Mask:
             told[letters + 2] = named
             told = told[parts] & (said[parts] != _LETTER)
             hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts], told)
+        # Whatever touches what follows a backslash belongs to an escape.
+        token = np.cumsum(~touching)
+        escapes = np.flatnonzero((said > 0) & ~touching & (array[begin - 1] == ord("\\")) & (begin > 0))
+        hidden |= np.isin(token, token[escapes])
         # `HIDDEN` has all bits.
-        return (array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)).tobytes()
+        out = array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)
+        out[array >= 128] = HIDDEN[0]
+        out[begin[escapes] - 1] = HIDDEN[0]
+        return out.tobytes()
 
 
 def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) -> Flags:
@@ -250,9 +257,10 @@ def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array
         length = end - begins[run]
         odd |= (length > MAX_DIGITS) & (rows.widths[variant] > column)
         value = _values(text, end - length, length)
+        if rows.times[present, column].any():
+            time += value.view(np.uint64) * _of(rows.times, column, variant, present)
         for weights, sums in (
             (rows.steps, step),
-            (rows.times, time),
             (rows.streams, who),
             (rows.who, writer),
             (rows.exponents, size),
@@ -260,7 +268,7 @@ def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array
             if weights[present, column].any():
                 sums += value * _of(weights, column, variant, present)
         if rows.lengths[present, column].any():
-            size += np.where(value > 0, length, 0) * _of(rows.lengths, column, variant, present)
+            size += np.where(value != 0, length, 0) * _of(rows.lengths, column, variant, present)
         if rows.fixed[present, column].any():
             before = words[end - length] ^ _of(rows.before, column, variant, present)
             odd |= before & _of(rows.fixed, column, variant, present) != 0

@@ -8,20 +8,17 @@ it comes again: of prose, most kinds come once.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.recipes.columns import Array, Lines
-from tracecore.recipes.shapes import VARYING
+from tracecore.recipes.known_shapes import Keys
+from tracecore.recipes.shapes import UNKNOWN, VARYING
 from tracecore.signals.arrays import distinct, np
-
-Says: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 #: What lines of a kind may say.
 EVENT: Final = 1
 PROGRESS: Final = 2
-#: Kinds that are remembered; one that has the place of another takes it.
-PLACES: Final = 1 << 16
 
 
 class Kinds:
@@ -34,35 +31,30 @@ class Kinds:
 
     def __init__(self, events: ScanDatabase | None, progress: ScanDatabase | None) -> None:
         self._databases = (EVENT, events), (PROGRESS, progress)
-        # By the last bits of a key; at first, each place has a key that belongs to another one.
-        self._seen = np.arange(1, PLACES + 1)
-        self._known = self._seen.copy()
-        self._says = np.zeros(PLACES, np.uint8)
+        self._seen, self._known = Keys(), Keys()
 
-    def says(self, said: Lines, keys: Array) -> Says:
+    def says(self, said: Lines, keys: Array) -> Array:
         """Return what each of some lines may say; of kinds that came before, it is known the next time.
 
         Args:
             said: the lines.
             keys: of each.
         """
-        places = keys & PLACES - 1
-        found: Says = self._says[places]
-        new = np.flatnonzero(self._known[places] != keys)
+        found = self._known.find(keys)
+        new = np.flatnonzero(found == UNKNOWN)
         found[new] = EVENT | PROGRESS
-        again = new[self._seen[places[new]] == keys[new]]
-        self._seen[places[new]] = keys[new]
+        again = new[self._seen.find(keys[new]) != UNKNOWN]
+        self._seen.add(keys[new], EVENT | PROGRESS)
         if len(again):
             self._learn(said, again[np.unique(keys[again], return_index=True)[1]], keys)
         return found
 
     def _learn(self, said: Lines, which: Array, keys: Array) -> None:
         left = Lines(said.some(which).marked.translate(None, VARYING))
-        says = np.zeros(len(which), np.uint8)
+        says = np.zeros(len(which), np.int64)
         for answer, database in self._databases:
             says[slice(None) if database is None else matching(database, left)] |= answer
-        places = keys[which] & PLACES - 1
-        self._known[places], self._says[places] = keys[which], says
+        self._known.add(keys[which], says)
 
 
 def matching(database: ScanDatabase, lines: Lines) -> Array:

@@ -8,11 +8,11 @@ text that is different in every line does no harm.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
-from tracecore.recipes.shapes import ALONE, MAX_DIGITS, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
 from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
@@ -21,15 +21,16 @@ Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 #: Shapes that are learned; further ones are evaluated line by line.
 MAX_SHAPES: Final = 512
 #: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
-WORTH: Final = 3
+WORTH: Final = 6
 #: Shapes that differ in words only that no number follows.
 MAX_ALIKE: Final = 8
-#: Lines and outlines that are remembered; all are forgotten when there are so many.
+#: Lines and outlines that are remembered; all outlines are forgotten when there are so many.
 MAX_KEYS: Final = 1 << 16
-#: After so many lines with the same key none of which could be remembered by it, none is tried any more.
+#: After so many lines with the same key, or outline, none of which could be remembered by it, none is tried any more.
 MAX_TRIES: Final = 4
-#: A key is remembered when it came so many times before.
+#: A key is remembered when it came so many times before, and of a block so many: what comes often comes again.
 SEEN: Final = 3
+MAX_NEW: Final = 128
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
 _UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
@@ -53,59 +54,33 @@ class _Alike:
 
 
 class Keys:
-    """A hash table with open addresses: it finds what is known by keys of 64 bits for all lines of a block at once."""
+    """A table by keys of 64 bits, asked for all lines of a block at once; a key takes the place of another."""
 
     def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-        self._refill()
+        # At first, each place has a key that belongs to another one.
+        self._keys = np.arange(1, MAX_KEYS + 1)
+        self._found: Array = np.full(MAX_KEYS, UNKNOWN, np.int64)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return int(np.count_nonzero(self._found != UNKNOWN))
 
     def get(self, key: int) -> int:
         """Return what is known by a key, or `UNKNOWN`."""
-        return self._known.get(key, UNKNOWN)
+        return int(self.find(np.array([key], np.int64))[0])
 
-    def add(self, key: int, found: int) -> None:
-        """Remember something by a key."""
-        if len(self._known) >= MAX_KEYS:
-            self._known.clear()
-            self._refill()
-        self._known[key] = found
-        if 2 * len(self._known) > len(self._keys):
-            self._refill()
-        else:
-            self._place(key, found)
-
-    def drop(self, unwanted: Callable[[int], bool]) -> None:
-        """Forget some of what is known."""
-        self._known = {key: found for key, found in self._known.items() if not unwanted(found)}
-        self._refill()
+    def add(self, key: int | Array, found: int | Array) -> None:
+        """Remember something by a key, or by each of many."""
+        place = key & MAX_KEYS - 1
+        self._keys[place], self._found[place] = key, found
 
     def find(self, keys: Array) -> Array:
         """Return what is known by each of many keys, or `UNKNOWN`."""
-        mask = len(self._keys) - 1
-        slots = keys & mask
-        found: Array = self._found[slots]
-        left = np.flatnonzero((found != UNKNOWN) & (self._keys[slots] != keys))
-        while len(left):
-            slots[left] = slots[left] + 1 & mask
-            found[left] = self._found[slots[left]]
-            left = left[(found[left] != UNKNOWN) & (self._keys[slots[left]] != keys[left])]
-        return found
+        places = keys & MAX_KEYS - 1
+        return np.where(self._keys[places] == keys, self._found[places], UNKNOWN)
 
-    def _refill(self) -> None:
-        slots = max(1 << 10, 1 << (4 * len(self._known)).bit_length())
-        self._keys, self._found = np.zeros(slots, np.int64), np.full(slots, UNKNOWN, np.int64)
-        for key, found in self._known.items():
-            self._place(key, found)
-
-    def _place(self, key: int, found: int) -> None:
-        mask = len(self._keys) - 1
-        slot = key & mask
-        while self._found[slot] != UNKNOWN and self._keys[slot] != key:
-            slot = slot + 1 & mask
-        self._keys[slot], self._found[slot] = key, found
+    def drop(self, unwanted: Array) -> None:
+        """Forget some of what is known."""
+        self._found[np.isin(self._found, unwanted)] = UNKNOWN
 
 
 class Shapes:
@@ -162,7 +137,7 @@ class Shapes:
             tries = self._tries.get(key, -SEEN)
             if tries < 0:
                 self._tries[key] = tries + 1
-            elif tries < MAX_TRIES:
+            elif tries < MAX_TRIES and len(found) < MAX_NEW:
                 found[key] = place
         for key in found:
             self._tries[key] += 1
@@ -196,13 +171,13 @@ class Shapes:
                 shape = self.shapes[number] if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
                     return number
-        if alike.seen < WORTH or any(end - begin > MAX_DIGITS for begin, end in spans):
-            return UNKNOWN  # a number that is too long says nothing about other lines, which may have shorter ones
+        if alike.seen < WORTH:
+            return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
             return ALONE
         found = learn(raw, spans, cache(self.ask))
         if isinstance(found, int):
-            return found
+            return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
         self.shapes.append(found)
         return len(self.shapes) - 1
 
@@ -224,7 +199,7 @@ class Shapes:
         self.refused += 1
         self.shapes[number] = ALONE
         for keys in (self.keys, self.masked):
-            keys.drop(lambda found: found >= 0 and self.rows.shapes[found] == number)
+            keys.drop(np.flatnonzero(self.rows.shapes == number))
         return False
 
 

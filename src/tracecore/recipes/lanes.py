@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tracecore.recipes.columns import Array, Flags, Progress, Times
 from tracecore.signals.arrays import distinct, np
@@ -39,10 +39,10 @@ MOST_TAIL: Final = 16
 
 _LIFT: Final = 1 << 42
 _NEW: Final = -(1 << 41)
-#: The last move of a writer that made none, and the end of its last pause.
-_NEVER: Final = float("nan"), 0.0
-#: Seconds; later than any time.
-_EON: Final = 1e11
+#: The time of the last move of a writer that made none, and the place where its last pause ended.
+_NEVER: Final = float("nan"), -1
+#: Two lines that seem to be so many seconds apart may have different clocks: loggers leave out the year, or the zone.
+FAR: Final = 600
 
 
 class Thinned(NamedTuple):
@@ -70,12 +70,13 @@ class Thinned(NamedTuple):
 class Lane:
     """The state of a lane between two blocks."""
 
-    __slots__ = ("backs", "count", "last", "refilled", "report", "step", "tail", "time", "tokens")
+    __slots__ = ("backs", "count", "last", "place", "refilled", "report", "step", "tail", "time", "tokens")
 
     def __init__(self) -> None:
-        #: Of the last move.
+        #: Of the last move; its place counts the lines of all blocks.
         self.step = _NEW
         self.time = float("nan")
+        self.place = -1
         #: A line that stands for those that follow it, how many lines these are, and the last move among them.
         self.report: LoneLine | None = None
         self.count = 0
@@ -121,8 +122,10 @@ class Lanes:
         self._lanes: dict[int, Lane] = {}
         #: So many of the next moves of each writer follow something that is no progress.
         self._owed: dict[int, int] = {}
-        #: When each writer made its last move, and when its last pause ended.
-        self._writers: dict[int, tuple[float, float]] = {}
+        #: When each writer made its last move, and where its last pause ended.
+        self._writers: dict[int, tuple[float, int]] = {}
+        #: Lines of the blocks before.
+        self._lines = 0
         #: Those that tell their steps.
         self._stepped: set[int] = set()
 
@@ -160,8 +163,9 @@ class Lanes:
         # Before the lines of each lane stands its last move of an earlier block.
         begins = np.zeros(len(order) + len(first), np.bool_)
         begins[first + np.arange(len(first))] = True
-        step = np.insert(found.step[order], first, [lane.step for lane in lanes])
-        time = np.insert(found.time[order], first, [lane.time for lane in lanes])
+        step = _led([lane.step for lane in lanes], found.step[order], begins)
+        time = _led([lane.time for lane in lanes], found.time[order], begins)
+        line = _led([lane.place for lane in lanes], found.line[order] + self._lines, begins)
         moves, level, back = _moves(step, begins)
         ordinal = np.cumsum(begins) - 1
         row = moves - ordinal[moves] - 1
@@ -180,11 +184,15 @@ class Lanes:
         self._stepped.update(_distinct(found.who[own[stepped]]))
         if not stepped.all():
             counts = stepped | ~np.isin(found.who[own], list(self._stepped))
-        ended, before = np.zeros(len(moves)), np.full(len(moves), np.nan)
-        ended[here[counts]], before[here[counts]] = self._pauses(found.some(own[counts]), limit)
-        pause = np.append(False, (passed >= limit) & (ended[1:] > then))
-        edge = np.append(False, turned) | pause
-        edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
+        ended, before = np.full(len(moves), -1), np.full(len(moves), np.nan)
+        within = np.where(timed & (passed >= 0), passed, np.inf)
+        ended[here[counts]], before[here[counts]] = self._pauses(
+            found.some(own[counts]), np.concatenate(((np.inf,), within, (np.inf,))), here[counts], limit
+        )
+        pause = np.zeros(len(moves), np.bool_)
+        pause[1:] = (passed >= limit) & (ended[1:] > line[moves[:-1]])
+        edge = pause.copy()
+        edge[1:] |= turned | follows & ((step[moves[:-1]] == _NEW) | (~np.isfinite(then) & np.isfinite(now)))
         for who in begun:
             # From its first step on, lines without one are no progress: none before that stands for one after it.
             mine = found.who[own] == who
@@ -208,41 +216,52 @@ class Lanes:
         finals = ends + np.arange(len(first))
         # Where a lane ends, its steps are as high as they were.
         for lane, final, move in zip(lanes, finals.tolist(), (stops - 1).tolist(), strict=True):
-            lane.step, lane.time = int(level[final]), float(time[moves[move]])
+            lane.step, lane.time, lane.place = int(level[final]), float(time[moves[move]]), int(line[moves[move]])
+        self._lines += int(found.line[-1]) + 1
         sizes = (ends - first).tolist()
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
-    def _pauses(self, moves: Progress, limit: float) -> tuple[Times, Times]:
-        """Return for each move of a block when the last pause of its writer ended, and when its move before was.
+    def _pauses(self, moves: Progress, within: Times, places: Array, limit: float) -> tuple[Array, Times]:
+        """Return for each move of a block where the last pause of its writer ended, and when its move before was.
 
-        A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move.
+        A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move. Between
+        two moves whose clocks differ no more time passed than between each of them and the next one of its own lane.
 
         Args:
             moves: those that count as progress of their writer.
+            within: seconds between each move and the one before it in the same lane, and to the one after it.
+            places: of these moves among them.
             limit: seconds of a pause.
         """
         order = np.argsort(moves.line, kind="stable")
         if not _one(moves.who):
             order = order[np.argsort(moves.who[order], kind="stable")]
         order = order[np.isfinite(moves.time[order])]
-        ended, before = np.zeros(len(moves.line)), np.full(len(moves.line), np.nan)
+        ended, before = np.full(len(moves.line), -1), np.full(len(moves.line), np.nan)
         if not len(order):
             return ended, before
         names = moves.who[order]
         first = np.append(0, np.flatnonzero(np.diff(names)) + 1)
         known = [self._writers.get(name, _NEVER) for name in names[first].tolist()]
         # Before the moves of each writer stands its last one of an earlier block.
-        times = np.insert(moves.time[order], first, [last for last, _ in known])
-        begins = first + np.arange(len(first))
-        ends = np.append(0.0, np.where(np.diff(times) >= limit, times[1:], 0.0))
-        ends[begins] = [ended for _, ended in known]
-        apart = np.repeat(np.arange(len(first)) * _EON, np.diff(begins, append=len(times)))
-        ends = np.maximum.accumulate(ends + apart) - apart
-        lasts = np.append(begins[1:], len(times)) - 1
+        begins = np.zeros(len(order) + len(first), np.bool_)
+        heads = first + np.arange(len(first))
+        begins[heads] = True
+        times = _led([last for last, _ in known], moves.time[order], begins)
+        gaps = np.diff(times)
+        far = np.abs(gaps) > FAR
+        if far.any():
+            since, until = (_led(np.inf, within[places[order] + side], begins) for side in (0, 1))
+            gaps = np.where(far, np.minimum(since[1:], until[:-1]), gaps)
+        ends = _led([ended for _, ended in known], moves.line[order] + self._lines, begins)
+        ends[1:][(gaps < limit) & ~begins[1:]] = -1
+        lasts = np.append(heads[1:], len(times)) - 1
+        for head, last in zip(heads.tolist(), lasts.tolist(), strict=True):
+            np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
-        ended[order], before[order] = np.delete(ends, begins), np.delete(times, lasts)
+        ended[order], before[order] = ends[~begins], times[np.flatnonzero(~begins) - 1]
         return ended, before
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
@@ -331,6 +350,13 @@ class Lanes:
         if lane is None:
             lane = self._lanes[name] = Lane()
         return lane
+
+
+def _led(heads: object, values: Any, begins: Flags) -> Any:
+    """Return values with a head before the first of each lane or writer, which stands where one begins."""
+    found = np.empty(len(begins), values.dtype)
+    found[begins], found[~begins] = heads, values
+    return found
 
 
 def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:

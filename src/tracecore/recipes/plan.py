@@ -136,19 +136,6 @@ def _second_look(groups: Sequence[PlannedGroup]) -> bytes:
     return b"" if usable.open else database.dump()
 
 
-class _Either:
-    """Picks what one of two selectors picks."""
-
-    def __init__(self, one: Selector, other: Selector) -> None:
-        self._one, self._other = one, other
-
-    def __call__(self, block: bytes) -> Sequence[int] | None:
-        one, other = self._one(block), self._other(block)
-        if one is None or other is None:
-            return None
-        return sorted({*one, *other}) if one and other else one or other
-
-
 class LayerPlan:
     """The recipes of one layer of evidence, ready to be used. Not for two threads at a time.
 
@@ -254,14 +241,13 @@ class LayerPlan:
         from tracecore.ottl.planner.selection import Selector
 
         prepared = self._prepared
-        escaped = stream.format in ESCAPED
-        if prepared.events is None:
-            return Selector(None, escaped=escaped)
-        events = Selector(self._database("events", prepared.events), escaped=escaped)
-        if not prepared.progress_patterns:
-            return events
-        progress = None if prepared.progress is None else self._database("progress", prepared.progress)
-        return _Either(events, Selector(progress, escaped=escaped))
+        escaped, opaque = stream.format in ESCAPED, stream.format not in SAMPLED_FORMATS
+        if prepared.events is None or (prepared.progress is None and prepared.progress_patterns):
+            return Selector(escaped=escaped, opaque=opaque)
+        databases = [self._database("events", prepared.events)]
+        if prepared.progress is not None:
+            databases.append(self._database("progress", prepared.progress))
+        return Selector(*databases, escaped=escaped, opaque=opaque)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)

@@ -34,8 +34,8 @@ from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Lone
 PAUSE: Final = 30
 EVERY: Final = (600, 1800, 3600, 14_400)
 ENOUGH: Final = 24
-LIVE_PAUSE: Final = 5
-LIVE_EVERY: Final = (1, 2, 5, 10, 25)
+LIVE_PAUSE: Final = 15
+LIVE_EVERY: Final = (1, 2, 5, 10, 40)
 LIVE_ENOUGH: Final = 1
 #: Of a stream that goes on for ever: recent lines of a lane, at most, and those more for each second that passes.
 #: What is in a full block was written a while ago and is followed by more: none of it is recent.

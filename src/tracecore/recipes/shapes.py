@@ -21,9 +21,9 @@ NOTHING: Final = -2
 ALONE: Final = -3
 #: Factor between what the size of one value adds to a lane, and that of the next.
 APART: Final = 4096
-#: Steps are below this; of more digits than a number of 64 bits has, nothing is known.
+#: Steps are below this; numbers of more digits do not fit into 64 bits, and what such a number means is not read.
 MAX_STEP: Final = 1 << 40
-MAX_DIGITS: Final = 18
+MAX_DIGITS: Final = 19
 
 DIGITS: Final = b"0123456789"
 #: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
@@ -112,7 +112,7 @@ def numbers(line: bytes) -> list[tuple[int, int]]:
 
 
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
-    """The shape of a line; `NOTHING` or `ALONE` where it is none.
+    """The shape of a line; `NOTHING` or `ALONE` where it is none, `UNKNOWN` where other lines may have one.
 
     Args:
         raw: the line.
@@ -160,6 +160,8 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
         since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
     columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
     shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
+    if any(spans[place][1] - spans[place][0] > MAX_DIGITS for place in shape.used):
+        return UNKNOWN
     return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else ALONE
 
 
@@ -172,8 +174,8 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said,
     if low >= high:
         return
     changed = bytearray(raw)
-    for _, end in spans[low:high]:
-        changed[end - 1] = _other(raw[end - 1])
+    for span in spans[low:high]:
+        changed[_told(*span)] = _other(raw[_told(*span)])
     if ask(bytes(changed)) == base:
         return
     if high - low == 1:
@@ -184,6 +186,11 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said,
     yield from _telling(raw, spans, ask, base, middle, high)
 
 
+def _told(begin: int, end: int) -> int:
+    """Return the digit of a number by which it is changed: the last one, unless seconds hardly tell it apart."""
+    return min(end, begin + 11) - 1
+
+
 def _other(digit: int) -> int:
     """One less, so that dates stay dates; of nothing one more."""
     return digit - 1 if digit > 48 else 49
@@ -191,7 +198,7 @@ def _other(digit: int) -> int:
 
 def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
     """Return what a line says with a larger number in one place, and the difference; None if it makes no sense."""
-    for place in (end - 1, begin):
+    for place in (_told(begin, end), begin):
         changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
         said = ask(changed)
         if said.something and (said.time is None) == (base.time is None):

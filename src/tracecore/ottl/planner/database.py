@@ -46,7 +46,6 @@ def search(
     *,
     lines: bool,
     extra: Iterable[bytes] = (),
-    opaque: Iterable[str] = (),
     literals: bool = True,
     dropped: bytes = b"",
 ) -> Search:
@@ -56,7 +55,6 @@ def search(
         patterns: RE2 expressions.
         lines: in raw lines, not in the text of a record.
         extra: byte strings with which any pattern may match.
-        opaque: the same as expressions.
         literals: a literal that an expression needs is searched for in its place, where it is long enough.
         dropped: bytes that are left out of the text.
     """
@@ -73,10 +71,6 @@ def search(
         _only_shortest(found)
     for text in extra:
         found[b"".join(_ESCAPED[byte] for byte in text.translate(None, dropped)), 0] = []
-    for expression in opaque:
-        wanted = _wanted(expression, lines=lines, shortened=False, dropped=dropped)
-        assert wanted is not None
-        found.update((key, []) for key in wanted)
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 

@@ -63,8 +63,8 @@ class Effects:
 
     def __init__(self, stamped: Stamped) -> None:
         self.stamped: dict[Place, Guard] = dict(stamped)
-        #: Entries of the cache that are the body, but for terminal codes.
-        self._copies = {("body", "")}
+        #: Entries of the cache that are the body but for terminal codes, unless one of these patterns matches it.
+        self._copies: dict[Place, frozenset[str]] = {("body", ""): frozenset()}
         #: Guards of all statements that set an attribute.
         self.visible: list[Guard] = []
 
@@ -76,17 +76,21 @@ class Effects:
             case tree.Call("set", (tree.Argument("", tree.Path() as target), tree.Argument("", value))):
                 place = place_of(target)
                 if place is not None and place[0] == "cache" and isinstance(value, tree.Path) and tree.is_body(value):
-                    self._copies.add(place)
+                    self._copies[place] = frozenset()
                 self._set(place, found)
             case tree.Call("merge_maps") as call if (taken := extraction(call)) is not None:
                 subject, pattern = taken
                 source = ("body", "") if tree.is_body(subject) else place_of(subject)
+                edited = None if source is None else self._copies.get(source)
                 for name in filter(None, regex.group_names(pattern)):
-                    self._set(("cache", name), frozenset({pattern}) if source in self._copies else found)
+                    self._set(("cache", name), found if edited is None else edited | {pattern})
             case tree.Call("replace_pattern", (tree.Argument("", tree.Path() as target), tree.Argument("", value), *_)):
                 codes = isinstance(value, tree.Literal) and str(value.value).startswith("\\x1b")
-                if not codes and (place := place_of(target)) is not None:
-                    self._copies.discard(place)
+                if not codes and (place := place_of(target)) in self._copies:
+                    edits = guard(statement.where, self.stamped)
+                    before = self._copies.pop(place)
+                    if edits is not None:
+                        self._copies[place] = before | edits
             case _:
                 self._set(None, found)
 

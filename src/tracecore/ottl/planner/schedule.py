@@ -8,6 +8,7 @@ gone, and so is a group; what is left is compiled once for all records with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tracecore.ottl import tree
@@ -151,11 +152,9 @@ class Stock:
         self._steps = 0
         self.groups = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
-        self._statements: dict[tuple[int, int], tree.Statement] = {}
         #: Editors as the language has them, and as they run here.
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
-        self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
         self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         #: Groups as they are written, with some of their statements.
@@ -263,15 +262,10 @@ class Stock:
         return CompiledGroup(entry.context, tuple(programs), tuple(conditions), mode, entry.shared_cache)
 
     def _statement(self, number: int, place: int) -> tree.Statement:
-        key = number, place
-        if key not in self._statements:
-            self._statements[key] = parse(self.groups[number].statements[place])
-        return self._statements[key]
+        return _parsed(self.groups[number].statements[place])
 
     def _conditions_of(self, number: int) -> tuple[tree.Condition, ...]:
-        if number not in self._conditions:
-            self._conditions[number] = tuple(map(parse_condition, self.groups[number].conditions))
-        return self._conditions[number]
+        return tuple(map(_parsed_condition, self.groups[number].conditions))
 
     def _program(self, number: int, place: int, where: tree.Condition | None) -> Program:
         """A statement under what is left of its condition."""
@@ -302,6 +296,11 @@ class Stock:
 
 def _unknown(pattern: str) -> None:
     return None
+
+
+#: Plans of one process run the same recipes.
+_parsed: Final = lru_cache(MAX_STEPS)(parse)
+_parsed_condition: Final = lru_cache(MAX_STEPS)(parse_condition)
 
 
 def _log_context(signal: LogSignal) -> Context:

@@ -30,8 +30,7 @@ _LONG_S: Final = FOLDING[0]
 
 _CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-#: Escapes of JSON that are taken out: all but those of characters that are not ASCII.
-_ESCAPE: Final = re.compile(rb'\\(?:(["/\\tbfnr])|u00([0-7][0-9A-Fa-f]))')
+_ESCAPE: Final = re.compile(rb'\\(?:(["/\\tbfnr])|u([0-9A-Fa-f]{4}))')
 _MEANT: Final = dict(zip(b'"/\\tbfnr', b'"/\\\t\b\f\n\n', strict=True))
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: What opens a table of failures; one of twenty is found as often as it is long.
@@ -41,8 +40,8 @@ _RULER: Final = re.compile(rb'(?:(?<!=)={20,}+|(?<!\*)\*{20,}+)(?=[ \t]*+(?:[\n"
 TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.
 REACH: Final = 1 << 14
-#: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
-_OPAQUE: Final = (r"\\u[0-9A-Fa-f]{4}", r"\\x[0-9a-f]{2}", r'"MESSAGE"[ \t]*:[ \t]*\[')
+#: What readers of kernel logs and journals decode: with these a line may say anything.
+_OPAQUE: Final = re.compile(rb'\\x[0-9a-f]{2}|"MESSAGE"[ \t]*:[ \t]*\[')
 
 
 def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> Search:
@@ -54,26 +53,29 @@ def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes 
         dropped: bytes that are left out of the lines; whole expressions are searched for then.
     """
     extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS)) if always else FOLDING[1:]
-    opaque = _OPAQUE if always else ()
-    return search(patterns, lines=True, extra=extra, opaque=opaque, literals=not dropped, dropped=dropped)
+    return search(patterns, lines=True, extra=extra, literals=not dropped, dropped=dropped)
 
 
 class Selector:
     """Picks the lines in which a guard can match. One for each reader: a scan needs memory of its own.
 
     Args:
-        database: of what `line_search` gives, reporting every match; None picks every line.
+        databases: of what `line_search` gives, reporting every match; without any, every line is picked.
         escaped: lines are JSON.
-        doubts: what to look at twice; None for nothing.
+        opaque: the reader decodes more than terminal codes and JSON.
+        doubts: what to look at twice of the finds of a single database; None for nothing.
     """
 
-    def __init__(self, database: ScanDatabase | None, *, escaped: bool = False, doubts: Doubts | None = None) -> None:
-        self._doubts = doubts
-        self._database = database
+    def __init__(
+        self, *databases: ScanDatabase, escaped: bool = False, opaque: bool = False, doubts: Doubts | None = None
+    ) -> None:
+        self._databases = databases
         self._escaped = escaped
+        self._opaque = opaque
+        self._doubts = doubts
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
-        if self._database is None:
+        if not self._databases:
             return None
         marked = lined(block)
         text = plain(marked, self._escaped or b'{"log":"' in block[:64])
@@ -99,6 +101,8 @@ class Selector:
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
             others += [match.start() for match in re.finditer(_LONG_S, text)]
+        if self._opaque:
+            others += [match.start() for match in _OPAQUE.finditer(text)]
         if not found and not others:
             return _NONE
         lines = np.searchsorted(ends, np.array(found, np.intp))
@@ -109,15 +113,14 @@ class Selector:
         return distinct(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
-        database = self._database
-        assert database is not None
         start = 0
         view = memoryview(text)
         while start < len(text):
             end = len(text)
             if end - start > PIECE:
                 end = text.rfind(b"\n", start, start + PIECE) + 1 or text.find(b"\n", start + PIECE) + 1 or end
-            database.scan(view[start:end], _collect, (found, start - 1, entries))
+            for database in self._databases:
+                database.scan(view[start:end], _collect, (found, start - 1, entries))
             start = end
 
 
@@ -151,10 +154,15 @@ def plain(block: bytes, escaped: bool) -> bytes:
 
 
 def _meant(match: re.Match[bytes]) -> bytes:
-    """Return the character that an escape stands for; no line ends where one was escaped."""
+    """Return the character that an escape stands for; no line ends where one was escaped.
+
+    Half of a pair of surrogates may be part of anything: a line with one is a candidate.
+    """
     simple, code = match.groups()
     meant = int(code, 16) if simple is None else _MEANT[simple[0]]
-    return _BREAK if meant in b"\r\n" else bytes((meant,))
+    if meant in (10, 13):
+        return _BREAK
+    return _LONG_S if 0xD800 <= meant < 0xE000 else chr(meant).encode()
 
 
 def ends(block: bytes) -> Array:

@@ -65,12 +65,24 @@ number joined(const byte *text, number size, const number *starts, const number 
 }
 
 static int hexadecimal(byte c) {
-    return is_digit(c) ? c - '0' : (byte)((c | 32) - 'a') < 6 ? (c | 32) - 'a' + 10 : 255;
+    return is_digit(c) ? c - '0' : (byte)((c | 32) - 'a') < 6 ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* What four hexadecimal digits say; -1 where they are none. */
+static int code_point(const byte *text) {
+    int code = 0;
+    for (int place = 0; place < 4; place++) {
+        int digit = hexadecimal(text[place]);
+        if (digit < 0) return -1;
+        code = code << 4 | digit;
+    }
+    return code;
 }
 
 static number unescaped(const byte *text, number size, byte line_break, byte *out) {
     static const char escapes[] = "\"/\\tbfnr", meanings[] = "\"/\\\t\b\f\n\n";
     number at = 0, done = 0;
+    int code;
     while (at < size) {
         const byte *next = memchr(text + at, '\\', (size_t)(size - at));
         number stop = next == NULL ? size : next - text;
@@ -87,10 +99,12 @@ static number unescaped(const byte *text, number size, byte line_break, byte *ou
             char meant = meanings[known - escapes];
             out[done++] = meant == '\n' ? line_break : (byte)meant;
             at += 2;
-        } else if (escape == 'u' && size - at >= 6 && text[at + 2] == '0' && text[at + 3] == '0' &&
-                   hexadecimal(text[at + 4]) < 8 && hexadecimal(text[at + 5]) < 16) {
-            byte code = (byte)(hexadecimal(text[at + 4]) << 4 | hexadecimal(text[at + 5]));
-            out[done++] = code == '\n' || code == '\r' ? line_break : code;
+        } else if (escape == 'u' && size - at >= 6 && (code = code_point(text + at + 2)) >= 0) {
+            if (code == '\n' || code == '\r') code = line_break;
+            if (code >= 0xd800 && code < 0xe000) code = 0x17f; /* half of a pair: see `selection._meant` */
+            if (code >= 0x800) out[done++] = (byte)(0xe0 | code >> 12);
+            if (code >= 0x80) out[done++] = (byte)(code >= 0x800 ? 0x80 | (code >> 6 & 0x3f) : 0xc0 | code >> 6);
+            out[done++] = (byte)(code >= 0x80 ? 0x80 | (code & 0x3f) : code);
             at += 6;
         } else {
             out[done++] = text[at++];
@@ -257,13 +271,14 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
     return done;
 }
 
-/* A text in which words that are not named, and identifiers, are 0xff: see `columns.Mask`. Returns the size. */
+/* A text in which words that are not named, identifiers, escapes and what is not ASCII are 0xff: see `columns.Mask`. Returns the size. */
 number masked(const byte *text, number size, const byte *named, int bits, byte *out, number room) {
     if (room < size) return -1;
     memcpy(out, text, (size_t)size);
     int after_named = 0; /* the token before ended with a word that is named */
     for (number at = 0; at < size;) {
         if (!is_digit(text[at]) && !is_letter(text[at])) {
+            out[at] |= text[at] < 0x80 ? 0 : 0xff;
             at++;
             continue;
         }
@@ -291,6 +306,10 @@ number masked(const byte *text, number size, const byte *named, int bits, byte *
         }
         int hidden = runs == 1 ? is_letter(text[start]) && !after_named && at - start > 2
                                : !told && (runs > 3 || (!foreign && !exponent && at - start >= 6));
+        if (start > 0 && text[start - 1] == '\\') { /* an escape */
+            hidden = 1;
+            start--;
+        }
         if (hidden) memset(out + start, 0xff, (size_t)(at - start));
     }
     return size;
