@@ -31,7 +31,7 @@ def _error(path: str | Path, line: int, column: int, problem: str) -> FileError:
     return error
 
 
-class Node(msgspec.Struct, array_like=True):
+class YamlNode(msgspec.Struct, array_like=True):
     """A node as it was read.
 
     Args:
@@ -47,7 +47,7 @@ class Node(msgspec.Struct, array_like=True):
     id: str
     tag: str
     text: str
-    items: list[Node]
+    items: list[YamlNode]
     line: int
     column: int
     quoted: bool = False
@@ -58,7 +58,7 @@ class At:
 
     __slots__ = ("_node", "path")
 
-    def __init__(self, node: Node, path: str) -> None:
+    def __init__(self, node: YamlNode, path: str) -> None:
         self._node = node
         self.path = path
 
@@ -205,7 +205,7 @@ def load(path: Path) -> At:
     return At(read(path, path.read_bytes()), str(path))
 
 
-def read(path: str | Path, data: bytes) -> Node:
+def read(path: str | Path, data: bytes) -> YamlNode:
     """Return the root node of a YAML text.
 
     Args:
@@ -233,18 +233,18 @@ def read(path: str | Path, data: bytes) -> Node:
     return _node(root, path, count(), 0)
 
 
-def _node(node: Any, path: str | Path, counted: Iterator[int], depth: int) -> Node:
+def _node(node: Any, path: str | Path, counted: Iterator[int], depth: int) -> YamlNode:
     mark = node.start_mark
     if depth > MAX_DEPTH:
         raise _error(path, mark.line + 1, mark.column + 1, "nested too deeply, or an alias that contains itself")
     if next(counted) >= MAX_NODES:
         # Aliases of aliases of aliases are few lines, too.
         raise _error(path, mark.line + 1, mark.column + 1, f"more than {MAX_NODES} values, aliases written out")
-    items: list[Node] = []
+    items: list[YamlNode] = []
     if node.id == "mapping":
         items = [_node(part, path, counted, depth + 1) for pair in node.value for part in pair]
     elif node.id == "sequence":
         items = [_node(part, path, counted, depth + 1) for part in node.value]
     text = "" if items or node.id != "scalar" else str(node.value)
     quoted = node.id == "scalar" and node.style is not None
-    return Node(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column, quoted)
+    return YamlNode(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column, quoted)

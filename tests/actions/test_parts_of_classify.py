@@ -16,7 +16,7 @@ from tracecore.actions.failure import TAIL_CHARS, TAIL_LINES, last_lines, signal
 from tracecore.actions.ledger import MAX_ATTEMPTS, MAX_ROOTS, FailureLedger
 from tracecore.actions.policy import Decision, Limit, failure_of
 from tracecore.actions.rules import standard
-from tracecore.actions.statements import Statement, decisive, why_not
+from tracecore.actions.statements import RuleMatch, decisive, why_not
 from tracecore.actions.tail import ALIKE, MAX_BYTES, SHORT, Tail, _lines_before, _windows, read_tail
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, ExitStatus, LauncherFailure, StackPrinted
@@ -29,9 +29,9 @@ from tracecore.signals.stream import Clock, Stream
 RULES = standard()
 
 
-def statement(role: Any, offset: int = 0, **more: Any) -> Statement:
+def statement(role: Any, offset: int = 0, **more: Any) -> RuleMatch:
     rule = next(rule for rule in RULES.rules if rule.role == role)
-    return Statement(rule=rule, role=role, offset=offset, end=offset + 1, line=1, text="x", **more)
+    return RuleMatch(rule=rule, role=role, offset=offset, end=offset + 1, line=1, text="x", **more)
 
 
 def launcher(**more: Any) -> LauncherFailure:
@@ -68,7 +68,7 @@ def test_the_line_of_a_decision_is_of_its_rule_else_of_its_class() -> None:
     rule = next(rule for rule in RULES.rules if rule.role == "cause")
     same = statement("cause", 5)
     alike = next(one for one in RULES.rules if one is not rule and one.failure_class == rule.failure_class)
-    other = Statement(rule=alike, role="talk", offset=1, end=2, line=1, text="y")
+    other = RuleMatch(rule=alike, role="talk", offset=1, end=2, line=1, text="y")
     assert classes._line_of(rule, [other, same]) is same
     assert classes._line_of(rule, [other]) is other
     assert classes._line_of(rule, [statement("cause", survived="it went on"), other]) is other

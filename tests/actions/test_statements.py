@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tracecore.actions import statements
-from tracecore.actions.rules import Rule, standard
-from tracecore.actions.statements import LATER_NS, MAX_PHRASES, Statement, account, decisive, why_not
+from tracecore.actions.rules import ClassRule, standard
+from tracecore.actions.statements import LATER_NS, MAX_PHRASES, RuleMatch, account, decisive, why_not
 from tracecore.actions.tail import Made, Stated, Tail
 from tracecore.facts.fact import Fact
 from tracecore.facts.process import ExceptionRaised, LauncherFailure
@@ -17,9 +17,9 @@ from tracecore.signals.record import Source
 START = 1_794_700_000_000_000_000
 
 
-def said(offset: int, role: Any = "cause", *, line: int = 1, **fields: Any) -> Statement:
-    rule = Rule(name=f"{role}{offset}", failure_class="user_error", role=role, suggestion="", line=line)
-    return Statement(rule=rule, role=role, offset=offset, end=offset + 10, line=1, text="", **fields)
+def said(offset: int, role: Any = "cause", *, line: int = 1, **fields: Any) -> RuleMatch:
+    rule = ClassRule(name=f"{role}{offset}", failure_class="user_error", role=role, suggestion="", line=line)
+    return RuleMatch(rule=rule, role=role, offset=offset, end=offset + 10, line=1, text="", **fields)
 
 
 def row(rank: int | None, *, root: bool = True, launcher: str = "torchelastic") -> Fact:
@@ -49,7 +49,7 @@ def row(rank: int | None, *, root: bool = True, launcher: str = "torchelastic") 
         ([said(20, "talk", warned=True)], 20),
     ],
 )
-def test_the_statement_that_decides(found: list[Statement], chosen: int | None) -> None:
+def test_the_statement_that_decides(found: list[RuleMatch], chosen: int | None) -> None:
     decided = decisive(found)
     assert (decided and decided.offset) == chosen
 
@@ -69,7 +69,7 @@ def test_the_statement_that_decides(found: list[Statement], chosen: int | None) 
         (said(10, bare=True), True, False, True),
     ],
 )
-def test_words_count_by_what_is_known_of_the_end(one: Statement, ended: bool, healthy: bool, counts: bool) -> None:
+def test_words_count_by_what_is_known_of_the_end(one: RuleMatch, ended: bool, healthy: bool, counts: bool) -> None:
     assert (decisive([one], ended=ended, healthy=healthy) is one) == counts
 
 
@@ -101,7 +101,7 @@ def test_the_rank_that_failed_first_by_its_launcher_decides(launched: Fact, chos
         (said(30), said(20), "came later"),
     ],
 )  # fmt: skip
-def test_why_a_statement_did_not_decide(one: Statement, chosen: Statement, why: str) -> None:
+def test_why_a_statement_did_not_decide(one: RuleMatch, chosen: RuleMatch, why: str) -> None:
     assert why_not(one, chosen) == why
 
 
@@ -137,7 +137,7 @@ def steps(*offsets: int, rank: int | None = None) -> list[Made]:
         (said(100, "symptom"), [], ""),
     ],
 )
-def test_a_statement_is_survived_by_what_follows_it(one: Statement, progress: list[Made], survived: str) -> None:
+def test_a_statement_is_survived_by_what_follows_it(one: RuleMatch, progress: list[Made], survived: str) -> None:
     statements._survivals([one], progress)
     assert one.survived == survived
 
@@ -153,7 +153,7 @@ def test_a_statement_is_survived_by_what_follows_it(one: Statement, progress: li
     ],
 )
 def test_a_later_attempt_that_fails_for_a_reason_of_its_own_survived_the_first(
-    found: list[Statement], survived: list[str]
+    found: list[RuleMatch], survived: list[str]
 ) -> None:
     statements._survivals(found, [])
     assert [one.survived for one in found] == survived
@@ -180,7 +180,7 @@ def test_steps_after_a_launchers_report_are_those_of_the_next_attempt(launcher: 
     ],
 )
 def test_one_late_step_does_not_clear_an_error_where_only_peers_complain(
-    others: list[Statement], survived: str
+    others: list[RuleMatch], survived: str
 ) -> None:
     one = said(100, rank=1)
     statements._survivals(sorted([one, *others], key=lambda said: said.offset), steps(150, rank=1))
@@ -245,7 +245,7 @@ def test_the_line_of_a_block_that_says_it_best(stated: Stated, quoted: tuple[int
     assert len(statements._quoted(block("x" * 600))[1]) == 500
 
 
-def talk(text: str) -> list[Statement]:
+def talk(text: str) -> list[RuleMatch]:
     tail = Tail(data=text.encode(), stated=[])
     return account(tail, standard()).statements
 

@@ -12,7 +12,7 @@ import pytest
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import decode
 from tracecore.agent.processors import attributes, filter
 from tracecore.agent.processors.matching import Severity
@@ -24,7 +24,7 @@ def setting() -> Setting:
 
 
 def options(kind: Any, values: dict[str, Any]) -> Any:
-    report = Report()
+    report = ConfigReport()
 
     def node(value: Any) -> Node:
         if isinstance(value, dict):

@@ -12,7 +12,7 @@ from tracecore.agent.batch import Ack, Batch, Refused
 from tracecore.agent.component import Setting
 from tracecore.agent.processors import batch as batching
 from tracecore.agent.processors import memory_limiter, rankjoin
-from tracecore.agent.processors.actions import Action, compile_actions
+from tracecore.agent.processors.actions import AttributeAction, compile_actions
 from tracecore.agent.processors.filter import FilterProcessor, Logs, Metrics
 from tracecore.agent.processors.filter import Options as FilterOptions
 from tracecore.agent.telemetry import Meter
@@ -198,7 +198,7 @@ def test_points_are_filtered_and_a_metric_without_points_goes() -> None:
     ],
 )  # fmt: skip
 def test_actions_on_attributes(action: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-    compile_actions([Action(**action)])(before)
+    compile_actions([AttributeAction(**action)])(before)
     assert before == after
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tracecore.agent.configuration import Configuration, ConfigurationError, read
-from tracecore.agent.document import Report, load
+from tracecore.agent.document import ConfigReport, load
 from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.tail.counters import TailCounters
@@ -417,7 +417,7 @@ def test_the_operators_own_configuration_goes_last_as_a_second_file_would(render
     plain = configurations(render({}))["agent.yaml"]
     for name, text in (("merged", merged), ("plain", plain), ("own", yaml.safe_dump(own))):
         (tmp_path / f"{name}.yaml").write_text(text)
-    report = Report()
+    report = ConfigReport()
     by_agent = load([tmp_path / "plain.yaml", tmp_path / "own.yaml"], report, ENVIRONMENT)
     by_chart = load([tmp_path / "merged.yaml"], report, ENVIRONMENT)
     assert not report.problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracecore.incidents.drawings import _STEPS, Row, lanes_of, ticks
+from tracecore.incidents.drawings import _STEPS, DrawnRow, lanes_of, ticks
 from tracecore.incidents.excerpt import harmless
 from tracecore.incidents.timeline import folded, runs
 
@@ -52,13 +52,16 @@ def test_runs_of_numbers_are_folded_and_a_long_list_is_cut() -> None:
 
 
 def test_neighbouring_runs_of_ranks_that_say_the_same_are_one_lane() -> None:
-    rows = [Row(time=1, text="x", ranks=((0, 1), (2, 3))), Row(time=2, text="y", ranks=((2, 2), (5, 5)))]
+    rows = [
+        DrawnRow(time=1, text="x", ranks=((0, 1), (2, 3))),
+        DrawnRow(time=2, text="y", ranks=((2, 2), (5, 5))),
+    ]
     assert [(lane.name, lane.rows, lane.members) for lane in lanes_of(rows)] == [
         ("ranks 0–1, 3", [0], 3), ("rank 2", [0, 1], 1), ("rank 5", [1], 1),
     ]  # fmt: skip
     (alone,) = lanes_of(rows[:1])
     assert (alone.name, alone.members) == ("ranks 0–3", 4)
-    many = Row(time=1, text="x", ranks=tuple((n, n) for n in range(0, 12, 2)))
+    many = DrawnRow(time=1, text="x", ranks=tuple((n, n) for n in range(0, 12, 2)))
     assert lanes_of([many])[0].name == "ranks 0, 2, 4, 6 … (6)"
-    four = Row(time=1, text="x", ranks=tuple((n, n) for n in range(0, 8, 2)))
+    four = DrawnRow(time=1, text="x", ranks=tuple((n, n) for n in range(0, 8, 2)))
     assert lanes_of([four])[0].name == "ranks 0, 2, 4, 6"

@@ -17,7 +17,7 @@ from tracecore.diagnose.offline import diagnose
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.server.app import make_app
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.signals.otlp import decoding, encoding
 from tracecore.store.inbox import Inbox
 from tracecore.store.store import Store
@@ -52,7 +52,7 @@ def test_facts_pass_through_a_collector(tmp_path: Path) -> None:
     assert len(sent) > 200
     store = Store.open(str(tmp_path / "store.db"), durable=False)
     port = free_port()
-    with running(make_app(store, Settings(rate=0))) as address:
+    with running(make_app(store, ServerSettings(rate=0))) as address:
         config = {
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{port}"}}}},
             "processors": {"batch": {"timeout": "200ms", "send_batch_size": 100, "send_batch_max_size": 100}},

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tracecore.notify.config import Config, read
+from tracecore.notify.config import NotificationConfig, read
 from tracecore.notify.notifier import Notifier
 from tracecore.store.store import Store
 
@@ -225,7 +225,7 @@ def incident(name: str = "1", **more: Any) -> dict[str, Any]:
 class World:
     """A store, a clock and a notifier that is stepped by hand."""
 
-    def __init__(self, store: Store, clock: Clock, config: Config) -> None:
+    def __init__(self, store: Store, clock: Clock, config: NotificationConfig) -> None:
         self.store, self.clock, self.config = store, clock, config
         self.notifier = Notifier(store, config, clock)
 

@@ -18,10 +18,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracecore.notify.config import Config
-from tracecore.notify.config import Receiver as Group
+from tracecore.notify.config import NotificationConfig, NotificationReceiver
 from tracecore.notify.kinds import Kind, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 from tracecore.notify.routes import SECOND, Route
 from tracecore.store.records import Matcher
 from tracecore.store.store import Store
@@ -40,10 +39,10 @@ class Desk(Kind, kw_only=True):
     """A receiver that knows each delivery by its key, as PagerDuty, Slack's metadata and our webhook do."""
 
     EDITS: ClassVar = True
-    taken: ClassVar[dict[str, Message]] = {}
+    taken: ClassVar[dict[str, NotificationMessage]] = {}
     plan: ClassVar[list[str]] = []
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         fate = Desk.plan.pop(0) if Desk.plan else "take"
         if fate == "lose":
             raise Crash
@@ -92,7 +91,9 @@ def test_one_incident_one_page(events: list[tuple[str, int]], fates: list[str], 
         path="0", receiver="desk", group_by=["pattern"], group_wait=5 * SECOND, group_interval=10 * SECOND,
         repeat_interval=10**6 * SECOND,
     )  # fmt: skip
-    config = Config(receivers={"desk": Group(name="desk", ways=[kind(name="desk/0")])}, route=route)
+    config = NotificationConfig(
+        receivers={"desk": NotificationReceiver(name="desk", ways=[kind(name="desk/0")])}, route=route
+    )
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"{folder}/store.db", durable=False)
         world = World(store, Clock(), config)

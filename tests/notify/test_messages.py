@@ -12,7 +12,7 @@ import pytest
 from tracecore.notify.http import post
 from tracecore.notify.incidents import _telling
 from tracecore.notify.kinds import TryAgain
-from tracecore.notify.message import Message, ShownIncident
+from tracecore.notify.message import NotificationMessage, ShownIncident
 from tracecore.notify.rendering import example, render
 from tracecore.notify.trial import trial
 
@@ -31,9 +31,9 @@ def told(id: str = "incident-1", **more: Any) -> ShownIncident:
     return msgspec.convert(example() | own | more, ShownIncident)
 
 
-def message(*incidents: ShownIncident, more: int = 0) -> Message:
+def message(*incidents: ShownIncident, more: int = 0) -> NotificationMessage:
     firing = sum(one.status == "firing" for one in incidents)
-    made = Message(
+    made = NotificationMessage(
         key="k", delivery="d", reason="opened", status="firing" if firing else "resolved", receiver="oncall", group={},
         incidents=[*incidents], new=[], more=more, firing=firing, resolved=len(incidents) - firing,
     )  # fmt: skip
@@ -87,7 +87,7 @@ and 3 more"""
     ],
     ids=["opened", "bare", "resolved", "group", "two"],
 )  # fmt: skip
-def test_default_text(made: Message, title: str, text: str | None) -> None:
+def test_default_text(made: NotificationMessage, title: str, text: str | None) -> None:
     assert made.title == title
     assert text is None or made.text == text
 

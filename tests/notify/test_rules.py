@@ -20,7 +20,7 @@ from tracecore.notify.inhibition import Inhibition, InhibitRule
 from tracecore.notify.intervals import TimeInterval, ends
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels, all_match, parse
-from tracecore.notify.message import Message, ShownIncident
+from tracecore.notify.message import NotificationMessage, ShownIncident
 from tracecore.notify.planning import GroupedIncident, plan
 from tracecore.notify.rendering import BadTemplate, check, example, render
 from tracecore.notify.routes import SECOND, Route, matching
@@ -349,9 +349,9 @@ def test_a_template_that_fails_is_replaced_and_named(caplog: pytest.LogCaptureFi
     assert len(message.text) <= 20_000, "a long text is cut"
 
 
-def _message() -> Message:
+def _message() -> NotificationMessage:
     shown = msgspec.convert(example() | {"headline": "a"}, ShownIncident)
-    return Message(
+    return NotificationMessage(
         key="k", delivery="d", reason="opened", status="firing", receiver="r", group={}, incidents=[shown], new=[],
         more=0, firing=1, resolved=0,
     )  # fmt: skip

@@ -34,7 +34,7 @@ from tracecore.facts.process import StackPrinted
 from tracecore.patterns import PATTERNS
 from tracecore.patterns.cases import Case, cases_of, settings_for
 from tracecore.patterns.config import SECOND
-from tracecore.patterns.contract import LastLines, Pattern, Rest, Verdict
+from tracecore.patterns.contract import IncidentContext, LastLines, Pattern, Verdict
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -123,7 +123,7 @@ def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
     return " | ".join([digest, *(emission.verdict.headline().replace("\n", " ")[:90] for emission in said[:2])])
 
 
-def _rest(rng: random.Random, facts: list[Fact]) -> Rest:
+def _rest(rng: random.Random, facts: list[Fact]) -> IncidentContext:
     """Return other knowledge of an incident: reports of watchdogs, stacks, ends and last lines of some ranks."""
     known = sorted({fact.rank for fact in facts if fact.rank is not None} | {0, 1, 2, 3})
     reports: dict[int, list[WatchdogReport]] = {}
@@ -143,7 +143,7 @@ def _rest(rng: random.Random, facts: list[Fact]) -> Rest:
         for rank in rng.sample(known, rng.choice((0, 0, 1, len(known))))
     }  # fmt: skip
     doing = rng.choice((None, "was in validation"))
-    return Rest(
+    return IncidentContext(
         ranks=frozenset(rng.sample(known, rng.choice((0, 1, len(known))))),
         lost=frozenset(rng.sample(known, rng.choice((0, 0, 1, 2)))),
         awaited=tuple(rng.sample(known, rng.choice((0, 0, 1, 2)))),

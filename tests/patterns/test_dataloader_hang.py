@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracecore.engine.engine import Engine
 from tracecore.facts.process import LoaderError, StackPrinted
 from tracecore.facts.training import StepStalled
-from tracecore.patterns.contract import SECOND, Rest, Verdict
+from tracecore.patterns.contract import SECOND, IncidentContext, Verdict
 from tracecore.patterns.dataloader_hang.detector import DataloaderHang
 from tracecore.patterns.schema import problems, schema_of
 from tracecore.signals.record import Source
@@ -30,11 +30,11 @@ def _stack(rank: int) -> StackPrinted:
 
 
 def test_the_stack_of_the_rank_that_stalls_is_told() -> None:
-    said = _verdict().beside(Rest(stacks={3: _stack(3)}))
+    said = _verdict().beside(IncidentContext(stacks={3: _stack(3)}))
     assert "rank 3 stood at data/shards.py:88 in next_shard, which called get" in said.remediation()
     assert said.id == _verdict().id
     assert problems(schema_of(DataloaderHang), said.document()) == []
 
 
 def test_another_ranks_stack_says_nothing() -> None:
-    assert _verdict().beside(Rest(stacks={2: _stack(2)})) == _verdict()
+    assert _verdict().beside(IncidentContext(stacks={2: _stack(2)})) == _verdict()

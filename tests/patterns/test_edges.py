@@ -14,7 +14,7 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import FatalSignal
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
-from tracecore.patterns.contract import Rest
+from tracecore.patterns.contract import IncidentContext
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
 from tracecore.patterns.host_oom.detector import HostOom
 from tracecore.patterns.nccl_hang import reports
@@ -151,5 +151,5 @@ def test_a_rank_is_still_inside_what_all_that_wait_have_completed(completed: int
         key=("llm", "0"), episode="7", time=START, pg="0", seq=7, op="ALLREDUCE",
         hanging=(report(0, 7, completed), report(2, 7, completed)),
     )  # fmt: skip
-    rest = Rest(reports={1: (report(1, 5, 4),)})
+    rest = IncidentContext(reports={1: (report(1, 5, 4),)})
     assert [culprit.rank for culprit in reports._inside(hang, rest)] == inside

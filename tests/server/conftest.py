@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tracecore.server.app import make_app
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "store")]
@@ -44,6 +44,6 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def client(sqlite_store: Store) -> Iterator[httpx.Client]:
     """A caller on this machine."""
-    app = make_app(sqlite_store, Settings(rate=0))
+    app = make_app(sqlite_store, ServerSettings(rate=0))
     with running(app) as address, httpx.Client(base_url=address, timeout=30) as made:
         yield made

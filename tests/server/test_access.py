@@ -12,7 +12,7 @@ from running import running
 
 from tracecore.server.app import make_app
 from tracecore.server.serving import ServeError, ServeOptions, settings_of
-from tracecore.server.settings import Oidc, Settings
+from tracecore.server.settings import Oidc, ServerSettings
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
 
@@ -24,7 +24,7 @@ def guarded(sqlite_store: Store) -> Iterator[httpx.Client]:
     """A server that asks everybody who they are."""
     said = [read_update(incident(n), now=T0, tenant="blue" if n % 2 else "red") for n in range(4)]
     sqlite_store.put(said, T0)
-    app = make_app(sqlite_store, Settings(auth=True, rate=0))
+    app = make_app(sqlite_store, ServerSettings(auth=True, rate=0))
     with running(app) as address, httpx.Client(base_url=address, timeout=30) as made:
         yield made
 
@@ -193,7 +193,7 @@ def test_every_answer_has_the_headers(client: httpx.Client) -> None:
 
 
 def test_bodies_and_rates_are_bounded(sqlite_store: Store) -> None:
-    app = make_app(sqlite_store, Settings(rate=1, burst=5, max_body=1000))
+    app = make_app(sqlite_store, ServerSettings(rate=1, burst=5, max_body=1000))
     with running(app) as address, httpx.Client(base_url=address) as client:
         assert client.post("/v1/logs", content=bytes(1001)).status_code == 413
         assert client.post("/v1/logs", content=(bytes(400) for _ in range(5))).status_code == 413

@@ -21,7 +21,7 @@ from tracecore.incidents import wire as incident_wire
 from tracecore.server.detector import Detector
 from tracecore.server.ingest import Ingest, Refused
 from tracecore.server.otlp import grpc_server
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.signals.otlp import encoding
 from tracecore.signals.otlp.services import METHODS
 from tracecore.signals.record import Source
@@ -251,7 +251,7 @@ def test_http_takes_protobuf_json_and_gzip(client: httpx.Client, sqlite_store: S
 def test_grpc_takes_the_same_and_knows_tokens(sqlite_store: Store) -> None:
     clock = Clock()
     ingest = Ingest(sqlite_store, clock)
-    server = grpc_server(sqlite_store, ingest, Settings(auth=True), "127.0.0.1:0", clock)
+    server = grpc_server(sqlite_store, ingest, ServerSettings(auth=True), "127.0.0.1:0", clock)
     server.start()
     _, secret = sqlite_store.tokens.create("agent", ["ingest"], who="test", now=T0, tenant="blue")
     _, reader = sqlite_store.tokens.create("reader", ["read"], who="test", now=T0)

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from tracecore.server.app import make_app
 from tracecore.server.mcp.http import McpEndpoint
 from tracecore.server.principal import LOCAL
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
 
@@ -64,7 +64,7 @@ class Served:
 
 @pytest.fixture
 def served(sqlite_store: Store) -> Iterator[Served]:
-    with running(make_app(sqlite_store, Settings(auth=True, behind_proxy=True, rate=0))) as address:
+    with running(make_app(sqlite_store, ServerSettings(auth=True, behind_proxy=True, rate=0))) as address:
         yield Served(sqlite_store, address)
 
 
@@ -141,7 +141,7 @@ def test_a_session_is_its_owner_s_alone(served: Served) -> None:
 
 def test_a_stream_that_the_server_s_end_cuts_short_is_ended(sqlite_store: Store) -> None:
     """uvicorn complains in the log of an answer without an end."""
-    settings = Settings()
+    settings = ServerSettings()
     endpoint = McpEndpoint(make_app(sqlite_store, settings), sqlite_store, settings)
 
     async def cut_short(scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from tracecore.server.app import make_app
 from tracecore.server.login import principal_of
-from tracecore.server.settings import Oidc, Settings
+from tracecore.server.settings import Oidc, ServerSettings
 from tracecore.store.store import Store
 
 with warnings.catch_warnings():
@@ -104,7 +104,7 @@ def browser(provider: Provider, sqlite_store: Store) -> Iterator[httpx.Client]:
         operators=frozenset({"ops"}),
         admins=frozenset({"root@example.org"}),
     )
-    app = make_app(sqlite_store, Settings(auth=True, oidc=oidc, rate=0))
+    app = make_app(sqlite_store, ServerSettings(auth=True, oidc=oidc, rate=0))
     with running(app) as address, httpx.Client(base_url=address, timeout=30, follow_redirects=True) as client:
         yield client
 

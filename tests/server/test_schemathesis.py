@@ -15,7 +15,7 @@ from running import running
 
 from tracecore.server.app import make_app
 from tracecore.server.diagnosing import Diagnoses
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 with warnings.catch_warnings():
@@ -30,9 +30,9 @@ EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "12"))
 def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     for number in range(3):
         sqlite_store.put_incident(incident(number), T0)
-    app = make_app(sqlite_store, Settings(rate=0))
+    app = make_app(sqlite_store, ServerSettings(rate=0))
     # Bundles are taken and wait: what the worker does with them has tests of its own.
-    app.state.diagnoses = Diagnoses(sqlite_store, Settings(), tmp_path / "uploads", time.time_ns)
+    app.state.diagnoses = Diagnoses(sqlite_store, ServerSettings(), tmp_path / "uploads", time.time_ns)
     with running(app) as address:
         problems = [*_problems(address)]
     assert not problems, "\n\n".join(problems)
@@ -63,5 +63,5 @@ def _given(operation: object):  # type: ignore[no-untyped-def]
 
 
 def test_the_description_is_made_without_a_server(sqlite_store: Store) -> None:
-    document = make_app(sqlite_store, Settings()).openapi()
+    document = make_app(sqlite_store, ServerSettings()).openapi()
     assert len(document["paths"]) > 20

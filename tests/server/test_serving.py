@@ -16,7 +16,7 @@ from tracecore.notify.config import read
 from tracecore.notify.notifier import Notifier
 from tracecore.server.app import make_app
 from tracecore.server.serving import ServeError, ServeOptions, _token_command, settings_of
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 
@@ -88,7 +88,7 @@ def test_a_new_token_says_where_it_is_kept(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_wrong_token_is_called_so(sqlite_store: Store) -> None:
-    with running(make_app(sqlite_store, Settings(rate=0, auth=True))) as address:
+    with running(make_app(sqlite_store, ServerSettings(rate=0, auth=True))) as address:
         unknown = httpx.get(f"{address}/api/v1/incidents", headers={"Authorization": "Bearer tc_nope"})
         nobody = httpx.get(f"{address}/api/v1/incidents")
     assert (unknown.status_code, nobody.status_code) == (401, 401)
@@ -101,7 +101,7 @@ def test_who_publishes_an_old_incident_is_told_that_nobody_is_notified(
 ) -> None:
     config = tmp_path / "notify.yaml"
     config.write_text("receivers: [{name: a}]\nroute: {receiver: a}\n")
-    app = make_app(sqlite_store, Settings(rate=0))
+    app = make_app(sqlite_store, ServerSettings(rate=0))
     app.state.notifier = Notifier(sqlite_store, read(config), time.time_ns)
     with running(app) as address:
         assert main(["diagnose", str(incidents / "nccl_hang_one_rank_missing"), "--publish", address]) == 0

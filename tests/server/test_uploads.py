@@ -18,7 +18,7 @@ from running import running
 
 from tracecore.server.app import make_app
 from tracecore.server.diagnosing import Diagnoses
-from tracecore.server.settings import MIB, Settings
+from tracecore.server.settings import MIB, ServerSettings
 from tracecore.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def serving(sqlite_store: Store, tmp_path: Path) -> Iterator[Callable[..., httpx
     with ExitStack() as stack:
 
         def begin(**limits: Any) -> httpx.Client:
-            settings = Settings(rate=0, **limits)
+            settings = ServerSettings(rate=0, **limits)
             app = make_app(sqlite_store, settings)
             app.state.diagnoses = Diagnoses(sqlite_store, settings, tmp_path / "uploads", time.time_ns)
             app.state.diagnoses.start()
@@ -112,7 +112,7 @@ def test_a_restart_goes_on_with_what_waited(sqlite_store: Store, tmp_path: Path)
     (folder / "bundle.tar.gz").write_bytes(bundle())
     sqlite_store.uploads.create("run.tar.gz", 1, who="ana", now=1, id="a1")
     sqlite_store.uploads.claim("a1", "killed", 2)
-    worker = Diagnoses(sqlite_store, Settings(), tmp_path / "uploads", time.time_ns)
+    worker = Diagnoses(sqlite_store, ServerSettings(), tmp_path / "uploads", time.time_ns)
     worker.start()
     for _ in range(300):
         upload = sqlite_store.uploads.get("a1")
@@ -136,7 +136,7 @@ def test_the_worker_gets_no_secret(sqlite_store: Store, tmp_path: Path, monkeypa
         return begin(*args, **more)
 
     monkeypatch.setattr("tracecore.server.diagnosing.subprocess.Popen", popen)
-    worker = Diagnoses(sqlite_store, Settings(), tmp_path, time.time_ns)
+    worker = Diagnoses(sqlite_store, ServerSettings(), tmp_path, time.time_ns)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "bundle.log").write_text("nothing\n")
     worker._diagnose("a", tmp_path / "a" / "bundle.log")

@@ -22,7 +22,7 @@ from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.incidents import wire
 from tracecore.signals.otlp import decoding
 from tracecore.store.store import Store
-from tracecore.stream.config import Options
+from tracecore.stream.config import WorkerOptions
 from tracecore.stream.metrics import StreamTelemetry
 from tracecore.stream.worker import StreamWorker
 
@@ -247,7 +247,7 @@ def test_a_message_that_makes_the_detector_fail_is_left_out(
     sent = sent_by(SOME[:4], PartitionGroups(2))
     sender = Sender(one_broker, topic)
     sender.send([*sent[:8], Sent(0, sent[8].time, b"\n\x00", b"2/8"), *sent[8:]])
-    options = Options(
+    options = WorkerOptions(
         brokers=one_broker.addresses, topic=topic, dead_letter_topic=dead, incidents_topic="", clock="log"
     )
     telemetry = StreamTelemetry()

@@ -22,7 +22,7 @@ from tracecore.facts.training import Progress
 from tracecore.incidents.jobs import LONE
 from tracecore.signals.record import Source
 from tracecore.store.store import Store
-from tracecore.stream.config import Options
+from tracecore.stream.config import WorkerOptions
 from tracecore.stream.partition import Partition, TopicMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -44,7 +44,7 @@ def logs_of(sent: Iterable[Sent]) -> dict[int, list[TopicMessage]]:
 def joined(sent: Iterable[Sent], groups: PartitionGroups, store: Store, portion: int = 50) -> None:
     """Let the detectors of all partitions read their logs."""
     for number, log in logs_of(sent).items():
-        partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
+        partition = Partition(number, groups, store, WorkerOptions(), Meter("partition", str(number)))
         partition.restore()
         for begin in range(0, len(log), portion):
             assert partition.take(log[begin : begin + portion], time.time_ns()) == []
@@ -135,7 +135,7 @@ def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "killed.db"), durable=False)
     offset, round_ = 0, 0
     while offset < len(log):
-        partition = Partition(0, groups, store, Options(), Meter("partition", "0"))
+        partition = Partition(0, groups, store, WorkerOptions(), Meter("partition", "0"))
         partition.restore()
         offset = partition.offset or 0
         for _ in range(3):
@@ -162,7 +162,7 @@ def test_partitions_that_move_at_any_moment_end_with_what_one_process_says(tmp_p
         chance, at, partition = random.Random(f"{SEED} {number}"), 0, None
         while at < len(log):
             if partition is None or chance.random() < 0.1:
-                partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
+                partition = Partition(number, groups, store, WorkerOptions(), Meter("partition", str(number)))
                 partition.restore()
                 at = partition.offset or 0
             some = chance.randint(1, 40)
@@ -181,7 +181,7 @@ def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
     groups = PartitionGroups(1)
     log = [TopicMessage(n, END + n * SECOND, b"") for n in range(4)]
     store = Store.open(str(tmp_path / "store.db"), durable=False)
-    asleep, awake = (Partition(0, groups, store, Options(), Meter("partition", "0")) for _ in range(2))
+    asleep, awake = (Partition(0, groups, store, WorkerOptions(), Meter("partition", "0")) for _ in range(2))
     asleep.restore()
     asleep.take(log[:2], time.time_ns())
     awake.restore()
@@ -189,7 +189,7 @@ def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
     awake.write()
     with pytest.raises(PartitionLost):
         asleep.write()
-    again = Partition(0, groups, store, Options(), Meter("partition", "0"))
+    again = Partition(0, groups, store, WorkerOptions(), Meter("partition", "0"))
     again.restore()
     assert again.offset == 3
     store.close()
@@ -198,7 +198,7 @@ def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
 def test_messages_that_expired_before_they_were_read_are_counted(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store.db"), durable=False)
     meter = Meter("partition", "0")
-    partition = Partition(0, PartitionGroups(1), store, Options(), meter)
+    partition = Partition(0, PartitionGroups(1), store, WorkerOptions(), meter)
     partition.restore()
     partition.take([TopicMessage(0, END, b""), TopicMessage(25, END, b"")], time.time_ns())
     assert meter.events["messages_expired"] == 24
@@ -207,7 +207,7 @@ def test_messages_that_expired_before_they_were_read_are_counted(tmp_path: Path)
 
 def test_a_message_that_is_no_payload_is_given_back_with_the_reason(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "store.db"), durable=False)
-    partition = Partition(0, PartitionGroups(1), store, Options(), Meter("partition", "0"))
+    partition = Partition(0, PartitionGroups(1), store, WorkerOptions(), Meter("partition", "0"))
     partition.restore()
     ((message, reason),) = partition.take(
         [TopicMessage(0, END, b"\xff\xff\xff"), TopicMessage(1, END, b"")], time.time_ns()

@@ -19,15 +19,15 @@ import re2
 from tracecore.actions import policy as policies
 from tracecore.actions.failure import (
     Considered,
-    Evidence,
     FailureClass,
+    FailureEvidence,
     FailureInfo,
-    Retry,
+    RetryDecision,
     last_lines,
     signal_name,
 )
-from tracecore.actions.rules import Rule, Rules, standard
-from tracecore.actions.statements import Account, Statement, account, decisive, why_not
+from tracecore.actions.rules import ClassRule, Rules, standard
+from tracecore.actions.statements import Account, RuleMatch, account, decisive, why_not
 from tracecore.actions.tail import read_tail
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExceptionRaised, LauncherFailure
@@ -85,7 +85,7 @@ def classify(
     failure_class = _class_of(rule, ended)
     context = _context(rule, chosen, said.step, pattern, reason, rules)
     tail_text = log_tail if isinstance(log_tail, str) else log_tail.decode("utf-8", "replace")
-    evidence = Evidence(
+    evidence = FailureEvidence(
         rule=rule.name if rule is not None else "nothing",
         why=why,
         line=chosen.text if chosen is not None else "",
@@ -101,7 +101,7 @@ def classify(
         classified_at="" if now is None else rfc3339(now),
         context=context,
         evidence=evidence,
-        retry=Retry(decision="none", reason="nothing says that anything failed"),
+        retry=RetryDecision(decision="none", reason="nothing says that anything failed"),
     )
     if redact:
         info = info.redacted()
@@ -118,7 +118,7 @@ def _decide(
     reason: str | None,
     said: Account,
     rules: Rules,
-) -> tuple[Rule | None, Statement | None, str, str]:
+) -> tuple[ClassRule | None, RuleMatch | None, str, str]:
     """The rule that decides, the line it rests on, why in a sentence, and the pattern that was found, if any."""
     found = said.statements
     given = "" if verdict is None else _judged(verdict)[0]
@@ -174,7 +174,7 @@ def _decide(
     return None, None, "no exit status was given, and no line says that anything failed", given
 
 
-def _root(said: Account, chosen: Statement | None, rules: Rules) -> tuple[Rule, str] | None:
+def _root(said: Account, chosen: RuleMatch | None, rules: Rules) -> tuple[ClassRule, str] | None:
     """Return the rule and the pattern's name, where the patterns find more in the log than its words say."""
     if chosen is not None and chosen.role == "stop":
         return None
@@ -190,7 +190,7 @@ def _root(said: Account, chosen: Statement | None, rules: Rules) -> tuple[Rule, 
     return None if rule is None else (rule, verdict.pattern_name)
 
 
-def _said_by_others(chosen: Statement | None, verdict: Verdict) -> bool:
+def _said_by_others(chosen: RuleMatch | None, verdict: Verdict) -> bool:
     """Whether a line is what other ranks say of a crash of which the launcher knows more than the crashed rank said."""
     if chosen is None or chosen.role != "symptom":
         return False
@@ -228,7 +228,7 @@ _WHY: Final = {
 }
 
 
-def _class_of(rule: Rule | None, ended: bool) -> FailureClass:
+def _class_of(rule: ClassRule | None, ended: bool) -> FailureClass:
     if rule is None:
         return "unknown"
     return rule.ended if ended and rule.ended is not None else rule.failure_class
@@ -248,7 +248,7 @@ def _judged(verdict: Judged) -> tuple[str, Mapping[str, Any]]:
     return str(name), verdict
 
 
-def _line_of(rule: Rule, found: list[Statement]) -> Statement | None:
+def _line_of(rule: ClassRule, found: list[RuleMatch]) -> RuleMatch | None:
     """The line to show with a decision that did not come from the log: one of the same rule, else of the class."""
     standing = [one for one in found if not one.survived]
     same = [one for one in standing if one.rule is rule]
@@ -256,9 +256,9 @@ def _line_of(rule: Rule, found: list[Statement]) -> Statement | None:
 
 
 def _considered(
-    found: list[Statement], chosen: Statement | None, rule: Rule | None, ended: bool
+    found: list[RuleMatch], chosen: RuleMatch | None, rule: ClassRule | None, ended: bool
 ) -> tuple[Considered, ...]:
-    others: dict[tuple[str, str], Statement] = {}
+    others: dict[tuple[str, str], RuleMatch] = {}
     for one in found:
         if one is not chosen:
             others.setdefault((one.rule.name, one.survived), one)
@@ -275,13 +275,13 @@ def _considered(
     )
 
 
-def _outranked(rule: Rule | None) -> str:
+def _outranked(rule: ClassRule | None) -> str:
     return f"{rule.name.replace('_', ' ')} decides before it" if rule is not None else "the process ended well"
 
 
 def _context(
-    rule: Rule | None,
-    chosen: Statement | None,
+    rule: ClassRule | None,
+    chosen: RuleMatch | None,
     step: int | None,
     pattern: str,
     reason: str | None,
@@ -305,7 +305,7 @@ def _context(
     return context
 
 
-def fingerprint(rule: Rule, statement: Statement | None) -> str:
+def fingerprint(rule: ClassRule, statement: RuleMatch | None) -> str:
     """Names a root: the rule, and of what decided all that does not change with the node, the rank or the time."""
     parts = [rule.name]
     fact = statement.fact if statement is not None else None

@@ -28,7 +28,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class FailureEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence that decided.
 
     Args:
@@ -46,7 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     considered: tuple[Considered, ...] = ()
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
+class RetryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about another attempt.
 
     Args:
@@ -93,8 +93,8 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
     retry_cap: int = 0
     classified_at: str = ""
     context: dict[str, str] = {}
-    evidence: Evidence
-    retry: Retry
+    evidence: FailureEvidence
+    retry: RetryDecision
 
     @property
     def failed(self) -> bool:

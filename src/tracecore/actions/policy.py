@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureInfo, Retry
+from tracecore.actions.failure import CLASSES, FailureClass, FailureEvidence, FailureInfo, RetryDecision
 from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.rules import STOPS
 from tracecore.actions.shipped import load
@@ -212,7 +212,7 @@ def with_decision(failure: FailureInfo, decision: Decision) -> FailureInfo:
         failure,
         retry_count=decision.count,
         retry_cap=decision.cap or 0,
-        retry=Retry(
+        retry=RetryDecision(
             decision="retry" if decision.retry else "stop",
             reason=decision.reason,
             delay_s=decision.delay_s,
@@ -355,8 +355,8 @@ def failure_of(fields: Mapping[str, Any]) -> FailureInfo:
         context = {"fingerprint": f"{kind}-{fields.get('root', 'root')}"}
         info = FailureInfo(
             failure_class=kind,
-            evidence=Evidence(rule="case", why="a case"),
-            retry=Retry(decision="none", reason="a case"),
+            evidence=FailureEvidence(rule="case", why="a case"),
+            retry=RetryDecision(decision="none", reason="a case"),
         )
     for name in ("pattern", "rank", "node", "step"):
         if fields.get(name) is not None:

@@ -89,7 +89,7 @@ class Condition(msgspec.Struct, frozen=True):
     phrase: Any = None
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class ClassRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule.
 
     Args:
@@ -127,17 +127,17 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     ends: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
-    rules: tuple[Rule, ...]
-    by_name: dict[str, Rule]
-    by_fact: dict[type[Fact], tuple[tuple[int, Rule, Condition], ...]]
-    by_attribute: dict[str, tuple[tuple[int, Rule, Condition], ...]]
-    by_pattern: dict[str, tuple[tuple[int, Rule, Condition], ...]]
-    phrases: tuple[tuple[int, Rule, Condition], ...]
+    rules: tuple[ClassRule, ...]
+    by_name: dict[str, ClassRule]
+    by_fact: dict[type[Fact], tuple[tuple[int, ClassRule, Condition], ...]]
+    by_attribute: dict[str, tuple[tuple[int, ClassRule, Condition], ...]]
+    by_pattern: dict[str, tuple[tuple[int, ClassRule, Condition], ...]]
+    phrases: tuple[tuple[int, ClassRule, Condition], ...]
     any_phrase: Any
 
-    def for_stated(self, stated: Stated) -> tuple[Rule, Fact | None] | None:
+    def for_stated(self, stated: Stated) -> tuple[ClassRule, Fact | None] | None:
         """The rule that speaks for a line or block: the first in the file's order."""
-        best: tuple[int, Rule, Fact | None] | None = None
+        best: tuple[int, ClassRule, Fact | None] | None = None
         for fact in stated.facts:
             for order, rule, condition in self._of_fact(fact):
                 if best is not None and order >= best[0]:
@@ -157,7 +157,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                     best = order, rule, None
         return None if best is None else best[1:]
 
-    def for_phrase(self, text: str, *, own: bool = False) -> tuple[int, Rule] | None:
+    def for_phrase(self, text: str, *, own: bool = False) -> tuple[int, ClassRule] | None:
         """The first rule one of whose phrases stands in a line that is not chatter.
 
         Args:
@@ -201,21 +201,21 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a line is one of a program that goes on."""
         return bool(text) and not self.ends.search(text) and not self.complains.search(text)
 
-    def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> Rule | None:
+    def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> ClassRule | None:
         """The rule for a verdict: its pattern, and fields of its document."""
         for _, rule, condition in self.by_pattern.get(pattern, ()):
             if all(test(document.get(name)) for name, test in condition.tests):
                 return rule
         return None
 
-    def for_exit(self, exit_code: int | None, signal: str | None) -> Rule:
+    def for_exit(self, exit_code: int | None, signal: str | None) -> ClassRule:
         """The rule for an exit status alone."""
         for key in (signal, None if exit_code is None else str(exit_code)):
             if key is not None and key in self.exit_statuses:
                 return self.by_name[self.exit_statuses[key]]
         return self.by_name[self.exit_statuses["default"]]
 
-    def for_reason(self, reason: str, exit_code: int | None) -> Rule | None:
+    def for_reason(self, reason: str, exit_code: int | None) -> ClassRule | None:
         """The rule for what Kubernetes or Slurm calls the end; None where that says nothing about why.
 
         `CANCELLED by 1000`, `CANCELLED+` and `cancelled` are one.
@@ -238,7 +238,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         first = body.partition("\n")[0][:400]
         return bool(self.warns.search(first)) and not self.errs.search(first)
 
-    def _of_fact(self, fact: Fact) -> tuple[tuple[int, Rule, Condition], ...]:
+    def _of_fact(self, fact: Fact) -> tuple[tuple[int, ClassRule, Condition], ...]:
         # An operation that was retried has not failed.
         return () if getattr(fact, "retried", False) else self.by_fact.get(type(fact), ())
 
@@ -279,8 +279,8 @@ def read(file: Path) -> Rules:
     """
     top = load(file).mapping(_ROOT, needs=_ROOT)
     suggestions = top["classes"].mapping(CLASSES, needs=CLASSES)
-    rules: list[Rule] = []
-    names: dict[str, Rule] = {}
+    rules: list[ClassRule] = []
+    names: dict[str, ClassRule] = {}
     for node in top["rules"].items():
         rule = _rule(node)
         if rule.name in names:
@@ -325,17 +325,19 @@ def _of_bytes(expression: str) -> Any:
     return re2.compile(expression.encode(), options=options)
 
 
-def _about(flat: list[tuple[int, Rule, Condition]], subject: str, kind: str) -> Iterator[tuple[int, Rule, Condition]]:
+def _about(
+    flat: list[tuple[int, ClassRule, Condition]], subject: str, kind: str
+) -> Iterator[tuple[int, ClassRule, Condition]]:
     return (entry for entry in flat if entry[2].kind == kind and entry[2].subject == subject)
 
 
-def _subjects(flat: list[tuple[int, Rule, Condition]], kind: str) -> dict[str, None]:
+def _subjects(flat: list[tuple[int, ClassRule, Condition]], kind: str) -> dict[str, None]:
     return dict.fromkeys(condition.subject for _, _, condition in flat if condition.kind == kind)
 
 
-def _rule(node: At) -> Rule:
+def _rule(node: At) -> ClassRule:
     fields = node.mapping(_RULE, needs=("name", "class", "role", "when", "suggestion"))
-    return Rule(
+    return ClassRule(
         name=fields["name"].text(),
         failure_class=cast("FailureClass", fields["class"].one_of(CLASSES)),
         role=cast("Role", fields["role"].one_of(ROLES)),
@@ -397,4 +399,4 @@ def _test(node: At) -> Test:
     return Test(others=frozenset(item.scalar() for item in fields["not"].items()))
 
 
-__all__ = ["CLASSES", "FileError", "Rule", "Rules", "path", "read", "standard"]
+__all__ = ["CLASSES", "ClassRule", "FileError", "Rules", "path", "read", "standard"]

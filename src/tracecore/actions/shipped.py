@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracecore.positioned_yaml import At, Node, read
+from tracecore.positioned_yaml import At, YamlNode, read
 from tracecore.recipes import prepared
 
 _OURS = Path(__file__).resolve().parent
@@ -22,4 +22,4 @@ def load(path: Path) -> At:
     if not path.is_relative_to(_OURS):
         return At(read(path, data), str(path))
     kept = prepared.keep(prepared.key(b"yaml", data), lambda: msgspec.msgpack.encode(read(path, data)))
-    return At(msgspec.msgpack.decode(kept, type=Node), str(path))
+    return At(msgspec.msgpack.decode(kept, type=YamlNode), str(path))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.actions.rules import Role, Rule, Rules
+from tracecore.actions.rules import ClassRule, Role, Rules
 from tracecore.actions.tail import NUMBERS, Made, read_progress
 from tracecore.facts.fact import Fact
 from tracecore.facts.process import ExceptionRaised, FatalSignal, LauncherFailure
@@ -25,7 +25,7 @@ STEPS_AFTER: Final = 3
 LATER_NS: Final = 120 * 1_000_000_000
 
 
-class Statement(msgspec.Struct, kw_only=True):
+class RuleMatch(msgspec.Struct, kw_only=True):
     """One line or block to which a rule speaks.
 
     Args:
@@ -39,7 +39,7 @@ class Statement(msgspec.Struct, kw_only=True):
         bare: a worker's words without an exception or a signal: they mean nothing where the process ended well.
     """
 
-    rule: Rule
+    rule: ClassRule
     role: Role
     offset: int
     end: int
@@ -62,7 +62,7 @@ class Account(msgspec.Struct, frozen=True):
         facts: of all lines but those that were survived.
     """
 
-    statements: list[Statement]
+    statements: list[RuleMatch]
     step: int | None = None
     facts: list[Fact] = []
 
@@ -83,7 +83,7 @@ def account(tail: Tail, rules: Rules) -> Account:
     return Account(found, max((one.step for one in made if one.step is not None), default=None), facts)
 
 
-def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = False) -> Statement | None:
+def decisive(found: Sequence[RuleMatch], *, ended: bool = True, healthy: bool = False) -> RuleMatch | None:
     """The statement that says why it ended; None where none does.
 
     Args:
@@ -110,11 +110,11 @@ def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = 
     return None
 
 
-def _rank_of_evidence(one: Statement) -> int:
+def _rank_of_evidence(one: RuleMatch) -> int:
     return one.rule.line
 
 
-def why_not(one: Statement, chosen: Statement) -> str:
+def why_not(one: RuleMatch, chosen: RuleMatch) -> str:
     """Return why a statement did not decide, in a few words."""
     if one.survived:
         return one.survived
@@ -127,7 +127,7 @@ def why_not(one: Statement, chosen: Statement) -> str:
     return "came later" if one.offset > chosen.offset else "says less about why"
 
 
-def _first(said: Sequence[Statement], standing: Sequence[Statement]) -> Statement:
+def _first(said: Sequence[RuleMatch], standing: Sequence[RuleMatch]) -> RuleMatch:
     """The first of them; of the rank that the launcher saw fail first, where it names one that said something."""
     for row in standing:
         if isinstance(row.fact, LauncherFailure) and row.fact.root and row.fact.rank is not None:
@@ -136,7 +136,7 @@ def _first(said: Sequence[Statement], standing: Sequence[Statement]) -> Statemen
     return said[0]
 
 
-def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
+def _stated(stated: Stated, tail: Tail, rules: Rules) -> RuleMatch | None:
     matched = rules.for_stated(stated)
     if matched is None:
         return None
@@ -150,7 +150,7 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
     source = stated.source
     known = fact if fact is not None else (stated.facts[0] if stated.facts else None)
     line, text = _quoted(stated)
-    return Statement(
+    return RuleMatch(
         rule=rule,
         role=role,
         offset=source.offset,
@@ -189,7 +189,7 @@ def _telling(stated: Stated, lines: list[str]) -> int:
     return next((number for number, line in enumerate(lines) if any(map(str.isalpha, line))), 0)
 
 
-def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[Statement]:
+def _phrases(tail: Tail, rules: Rules, found: Sequence[RuleMatch]) -> list[RuleMatch]:
     """Lines that no recipe knows and that use the words of the contract."""
     data = tail.data
     covered = sorted((one.offset, one.end) for one in found)
@@ -212,7 +212,7 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     starts = sorted(lines)
     if len(starts) > MAX_PHRASES:
         starts = starts[: MAX_PHRASES // 2] + starts[-MAX_PHRASES // 2 :]
-    said: list[Statement] = []
+    said: list[RuleMatch] = []
     number, counted = 1, 0
     for start in starts:
         number += data.count(b"\n", counted, start)
@@ -224,7 +224,7 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
         if (matched := rules.for_phrase(text)) is None:
             continue
         said.append(
-            Statement(
+            RuleMatch(
                 rule=matched[1],
                 role="talk",
                 offset=start,
@@ -239,7 +239,7 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     return said
 
 
-def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
+def _survivals(found: list[RuleMatch], progress: Sequence[Made]) -> None:
     last = _lasting(found, progress)
     steps: dict[int | None, list[int]] = {}
     finished: dict[int | None, int] = {}
@@ -251,7 +251,7 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
     # A log in which one rank reports is that rank's, and so is a traceback in it that names nobody.
     whose = {made.rank for made in progress}
     alone = whose.pop() if len(whose) == 1 else None
-    late: list[Statement] = []
+    late: list[RuleMatch] = []
     for one in found:
         if one.role == "stop":
             continue
@@ -275,7 +275,7 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
     _outlived(found)
 
 
-def _lasting(found: Sequence[Statement], progress: Sequence[Made]) -> int:
+def _lasting(found: Sequence[RuleMatch], progress: Sequence[Made]) -> int:
     """Return the last attempt that made progress, or failed for a reason of its own.
 
     A start that only hears its peers fail has survived nothing: what ended the attempt before it still stands.
@@ -287,7 +287,7 @@ def _lasting(found: Sequence[Statement], progress: Sequence[Made]) -> int:
     return max(own)
 
 
-def _outlived(found: list[Statement]) -> None:
+def _outlived(found: list[RuleMatch]) -> None:
     """An error after which the same process lived long enough to raise another was caught."""
     latest: dict[tuple[int | None, int], int] = {}
     for one in reversed(found):

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from tracecore.agent.batch import SIGNALS, Batch, Signal
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.logs.selector import Selectors
 
@@ -151,7 +151,7 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     create: Callable[[Any, Setting], Any]
     signals: Sequence[Signal] = SIGNALS
     speaks: Signal | None = None
-    check: Callable[[Any, Node, Report], None] | None = None
+    check: Callable[[Any, Node, ConfigReport], None] | None = None
     aliases: tuple[str, ...] = ()
     provides: str = ""
 

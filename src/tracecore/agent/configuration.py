@@ -13,7 +13,7 @@ from tracecore.agent import elsewhere
 from tracecore.agent.batch import SIGNALS, Signal
 from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Factory, Kind
-from tracecore.agent.document import Node, Problem, Report, load
+from tracecore.agent.document import ConfigProblem, ConfigReport, Node, load
 from tracecore.agent.option_schema import schema
 from tracecore.agent.options import decode, extensions
 
@@ -177,20 +177,20 @@ class Configuration(msgspec.Struct, frozen=True):
 class ConfigurationError(Exception):
     """A configuration that cannot be used: `problems` has every mistake."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
 
 
 def read(
     paths: Sequence[Path | str], env: Mapping[str, str] | None = None
-) -> tuple[Configuration, tuple[Problem, ...]]:
+) -> tuple[Configuration, tuple[ConfigProblem, ...]]:
     """The configuration of one file, or of several where a later one overrides; and warnings.
 
     Raises:
         ConfigurationError: with everything that is wrong, in the order of the file.
     """
-    report = Report()
+    report = ConfigReport()
     tree = load(paths, report, env)
     made = None
     if tree is not None:
@@ -203,7 +203,7 @@ def read(
 
 
 class _Reading:
-    def __init__(self, tree: Node, report: Report) -> None:
+    def __init__(self, tree: Node, report: ConfigReport) -> None:
         self._tree = tree
         self._report = report
         self._components: dict[tuple[Kind, str], Component | None] = {}

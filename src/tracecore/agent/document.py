@@ -31,7 +31,7 @@ _PLACEHOLDER = re2.compile(
 LONGEST: Final = 600
 
 
-class Problem(msgspec.Struct, frozen=True, order=True):
+class ConfigProblem(msgspec.Struct, frozen=True, order=True):
     """Something wrong in a configuration, and where."""
 
     file: str
@@ -129,12 +129,12 @@ class Node:
             yield self
 
 
-class Report:
+class ConfigReport:
     """Collects what is wrong, so that all of it is said at once."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self.warnings: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
+        self.warnings: list[ConfigProblem] = []
         self._filled: dict[str, str] = {}
         self._placeholders: set[tuple[str, int, int]] = set()
 
@@ -173,12 +173,12 @@ class Report:
         self.error(node, f'{what} "{name}"', hint=hint)
 
 
-def _problem(node: Node, message: str, hint: str, line: int, column: int) -> Problem:
+def _problem(node: Node, message: str, hint: str, line: int, column: int) -> ConfigProblem:
     text = message + (f"; {hint}" if hint else "")
-    return Problem(node.file, node.line + line, column + 1 if line else node.column + column, text)
+    return ConfigProblem(node.file, node.line + line, column + 1 if line else node.column + column, text)
 
 
-def load(paths: Sequence[Path | str], report: Report, env: Mapping[str, str] | None = None) -> Node | None:
+def load(paths: Sequence[Path | str], report: ConfigReport, env: Mapping[str, str] | None = None) -> Node | None:
     """The tree of one or several files; what a later one says goes before an earlier one's.
 
     Args:
@@ -198,7 +198,7 @@ def load(paths: Sequence[Path | str], report: Report, env: Mapping[str, str] | N
     return merged
 
 
-def _load_one(path: Path, report: Report, env: Mapping[str, str]) -> Node | None:
+def _load_one(path: Path, report: ConfigReport, env: Mapping[str, str]) -> Node | None:
     name = str(path)
     top = Node(None, name, 1, 1)
     try:
@@ -219,12 +219,12 @@ def _load_one(path: Path, report: Report, env: Mapping[str, str]) -> Node | None
 
 
 class _Builder:
-    def __init__(self, file: str, report: Report, env: Mapping[str, str]) -> None:
+    def __init__(self, file: str, report: ConfigReport, env: Mapping[str, str]) -> None:
         self._file = file
         self._report = report
         self._env = env
 
-    def build(self, yaml: positioned_yaml.Node) -> Node:
+    def build(self, yaml: positioned_yaml.YamlNode) -> Node:
         node = Node(None, self._file, yaml.line + 1, yaml.column + 1)
         if yaml.id == "mapping":
             self._mapping(node, yaml)
@@ -234,7 +234,7 @@ class _Builder:
             self._scalar(node, yaml)
         return node
 
-    def _mapping(self, node: Node, yaml: positioned_yaml.Node) -> None:
+    def _mapping(self, node: Node, yaml: positioned_yaml.YamlNode) -> None:
         node.value = {}
         for key, value in zip(yaml.items[::2], yaml.items[1::2], strict=True):
             at = self.build(key)
@@ -249,7 +249,7 @@ class _Builder:
                 node.keys[name] = at
                 node.value[name] = self.build(value)
 
-    def _scalar(self, node: Node, yaml: positioned_yaml.Node) -> None:
+    def _scalar(self, node: Node, yaml: positioned_yaml.YamlNode) -> None:
         node.raw = yaml.text
         if not node.raw.isascii() and node.raw.encode(errors="ignore").decode() != node.raw:
             self._report.error(node, "half of a surrogate pair (\\ud800 to \\udfff) is no character")

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, ge
 
 import msgspec
 
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.durations import (
     MICROSECOND,
     MILLISECOND,
@@ -72,7 +72,7 @@ def parse_size(text: str) -> int:
     return int(match.group(1)) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
 
 
-def decode(node: Node | None, kind: type[S], report: Report, where: Node) -> S | None:
+def decode(node: Node | None, kind: type[S], report: ConfigReport, where: Node) -> S | None:
     """A structure of this type from a tree; None, and mistakes reported, where it cannot be.
 
     Args:
@@ -85,7 +85,7 @@ def decode(node: Node | None, kind: type[S], report: Report, where: Node) -> S |
 
 
 class _Decoder:
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ConfigReport) -> None:
         self._report = report
 
     def value(self, node: Node, kind: Any) -> Any:

@@ -172,9 +172,9 @@ def parts_of(streams: Sequence[Stream], limits: TaskLimits) -> list[list[Stream]
     return parts
 
 
-def joined(parts: Sequence[PartFacts]) -> reading.Part:
+def joined(parts: Sequence[PartFacts]) -> reading.StreamFacts:
     """The facts of all logs of a bundle."""
-    whole = reading.Part()
+    whole = reading.StreamFacts()
     for part in parts:
         whole.facts += codec.decode(part.facts)
         whole.counters.add(part.counters)

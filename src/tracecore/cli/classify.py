@@ -15,7 +15,7 @@ from tracecore.cli.output import json_option, json_text
 
 if TYPE_CHECKING:
     from tracecore.actions.exclusion import Exclusions
-    from tracecore.actions.failure import FailureInfo, Retry
+    from tracecore.actions.failure import FailureInfo, RetryDecision
     from tracecore.actions.ledger import FailureLedger
     from tracecore.actions.policy import Policy
 
@@ -185,7 +185,7 @@ def _print_json(info: FailureInfo, excluded: Exclusions) -> None:
     click.echo(json_text(document))
 
 
-def _decision(retry: Retry, *, dry_run: bool) -> str:
+def _decision(retry: RetryDecision, *, dry_run: bool) -> str:
     """The decision as a sentence: `Retry 1 of 3 at once.`, `Do not retry: the cause is in the code, …`."""
     if retry.reason.startswith("retry "):
         return f"Would be {retry.reason}." if dry_run else f"{retry.reason.capitalize()}."

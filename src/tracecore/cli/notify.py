@@ -12,7 +12,7 @@ from tracecore.cli.output import CommandGroup, needs_extra
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
-    from tracecore.notify.config import Config
+    from tracecore.notify.config import NotificationConfig
 
 _config = click.option(
     "--config",
@@ -111,7 +111,7 @@ def test(path: str, route: str) -> int:
     return 1 if failed else 0
 
 
-def _read(path: str) -> Config:
+def _read(path: str) -> NotificationConfig:
     with needs_extra("server"):
         from tracecore.notify.config import FileError, read
     try:

@@ -96,9 +96,9 @@ class IncidentSource:
         import httpx
 
         from tracecore.server.app import make_app
-        from tracecore.server.settings import Settings
+        from tracecore.server.settings import ServerSettings
 
-        app = make_app(self._store, Settings(rate=0))
+        app = make_app(self._store, ServerSettings(rate=0))
 
         async def ask() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as client:

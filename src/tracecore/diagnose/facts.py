@@ -43,7 +43,7 @@ _CHUNK_FILES: Final = 64
 _PILE: Final = 16_384
 
 
-class Part(msgspec.Struct):
+class StreamFacts(msgspec.Struct):
     """Facts and counters of some streams.
 
     Args:
@@ -101,7 +101,7 @@ def _refused(selector: Selector) -> int:
     return selector.refused if reports(selector) else 0
 
 
-def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
+def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> StreamFacts:
     """The facts of every log, kernel, Kubernetes and scheduler stream of a bundle.
 
     The result is the same for any number of jobs. Streams that turn out damaged are listed in `skipped`.
@@ -120,7 +120,7 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
             told = None if tick is None else _after(tick, base)
             parts.append(read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
             base += parts[-1].counters.bytes_read
-    whole = Part()
+    whole = StreamFacts()
     for part in parts:
         whole.facts += part.facts
         whole.counters.add(part.counters)
@@ -149,9 +149,9 @@ def in_chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
 
 def read_chunk(
     chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False, redact: bool = True
-) -> Part:
+) -> StreamFacts:
     """Return the facts of some streams; arguments as of `facts_of` and `gather`."""
-    part = Part(counters=_Telling(tick=tick))
+    part = StreamFacts(counters=_Telling(tick=tick))
     for stream in chunk:
         pile: list[Fact] = []
         progress = Thinning()
@@ -191,7 +191,9 @@ def _after(tick: Tick, base: int) -> Tick:
 _WORK: tuple[list[list[Stream]], Clock, bool] | None = None
 
 
-def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None, redact: bool) -> list[Part]:
+def _in_processes(
+    chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None, redact: bool
+) -> list[StreamFacts]:
     """Read chunks in forked processes, which inherit the compiled recipes; facts come back as bytes."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -200,7 +202,7 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
     global _WORK
     for layer in dict.fromkeys(stream.layer for chunk in chunks for stream in chunk):
         plan(layer)
-    parts: list[Part | None] = [None] * len(chunks)
+    parts: list[StreamFacts | None] = [None] * len(chunks)
     _WORK = chunks, clock, redact
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet)
     try:
@@ -213,7 +215,7 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
                 facts, counters, skipped = future.result()
             except BrokenProcessPool:
                 continue  # a worker was killed, most likely for memory: what is left is read below
-            part = parts[futures[future]] = Part(codec.decode(facts), counters, skipped)
+            part = parts[futures[future]] = StreamFacts(codec.decode(facts), counters, skipped)
             done += part.counters.bytes_read
             if tick is not None:
                 tick(done)

@@ -102,7 +102,7 @@ def survey(paths: Sequence[str | Path], *, jobs: int = 1, redact: bool = True) -
     return Survey(bundle, recorded, scraped)
 
 
-def join(found: Survey, part: reading.Part, *, ordinals: Ordinals = "never") -> tuple[list[Fact], Counters]:
+def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "never") -> tuple[list[Fact], Counters]:
     """Return the folded facts of a whole bundle, and what was read; `part` has those of all its logs."""
     bundle, recorded, scraped = found.bundle, found.dumps, found.scrapes
     measured = metrics.facts(scraped, bundle)

@@ -60,7 +60,7 @@ class Frame(NamedTuple):
     function: str | None
 
 
-class Traceback(NamedTuple):
+class ParsedTraceback(NamedTuple):
     """The content of a traceback.
 
     Args:
@@ -110,7 +110,7 @@ def loader_worker(message: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def parse(text: str) -> Traceback | None:
+def parse(text: str) -> ParsedTraceback | None:
     """Return what the traceback says; None where the text has no exception line."""
     blocks = [block for block in _blocks(text) if block.type is not None]
     if not blocks:
@@ -121,7 +121,7 @@ def parse(text: str) -> Traceback | None:
     root = inner[0] if inner else chain[-1]
     frame = next((f for b in (*inner, *chain) if (f := _user_frame(b)) is not None), None)
     assert outer.type is not None
-    return Traceback(
+    return ParsedTraceback(
         type=outer.type,
         message=_message(outer),
         frame=frame,

@@ -10,7 +10,7 @@ from tracecore.incidents import precedence
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Edge, Incident, origin
-from tracecore.patterns.contract import LastLines, Rest, Suspects, Verdict
+from tracecore.patterns.contract import IncidentContext, LastLines, Suspects, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,11 +84,11 @@ def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
 
 
-def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> Rest:
+def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> IncidentContext:
     """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     ended = attempt.ended if attempt is not None else {}
-    return Rest(
+    return IncidentContext(
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),

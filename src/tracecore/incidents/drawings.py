@@ -69,7 +69,7 @@ def _after(seconds: float) -> str:
     return f"+{' '.join(words[:2])}"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class DrawnRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a timeline as it is drawn.
 
     Args:
@@ -97,9 +97,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.where or {"scheduler": "launcher", "kernel": "kernel"}.get(self.layer, "job")
 
 
-def read_rows(documents: object) -> list[Row]:
+def read_rows(documents: object) -> list[DrawnRow]:
     """The rows of `timeline` in an incident's document; what is not a row is left out."""
-    rows: list[Row] = []
+    rows: list[DrawnRow] = []
     for document in documents[:_ROWS] if isinstance(documents, list) else ():
         if not isinstance(document, dict) or (time := coerce.moment(document.get("time"))) is None:
             continue
@@ -108,7 +108,7 @@ def read_rows(documents: object) -> list[Row]:
         pairs = document.get("ranks")
         ranks = _merged(pairs[:_RUNS]) if isinstance(pairs, list) else ()
         said.setdefault("text", "")
-        rows.append(Row(time=time, timed=document.get("time_inferred") is not True, ranks=ranks, **said))
+        rows.append(DrawnRow(time=time, timed=document.get("time_inferred") is not True, ranks=ranks, **said))
     return rows
 
 
@@ -127,7 +127,7 @@ def _merged(pairs: Sequence[object]) -> tuple[tuple[int, int], ...]:
     return tuple(runs)
 
 
-class Lane(msgspec.Struct):
+class DrawnLane(msgspec.Struct):
     """One line of a timeline.
 
     Args:
@@ -141,15 +141,15 @@ class Lane(msgspec.Struct):
     members: int = 1
 
 
-def lanes_of(rows: Sequence[Row], by: str = "rank") -> list[Lane]:
+def lanes_of(rows: Sequence[DrawnRow], by: str = "rank") -> list[DrawnLane]:
     """The lanes of a timeline by `rank`, `node` or `layer`: the cause's first, then what it explains.
 
     Ranks that say the same at the same times share a lane, so that thousands of ranks become a few lanes.
     """
-    found: dict[str, Lane] = {}
+    found: dict[str, DrawnLane] = {}
 
     def note(name: str, number: int) -> None:
-        found.setdefault(name, Lane(name, [])).rows.append(number)
+        found.setdefault(name, DrawnLane(name, [])).rows.append(number)
 
     if by == "rank":
         for lane in _rank_lanes(rows):
@@ -163,7 +163,7 @@ def lanes_of(rows: Sequence[Row], by: str = "rank") -> list[Lane]:
             note(row.who, number)
     weight = {"cause": 0, "symptom": 1}
 
-    def order(lane: Lane) -> tuple[int, bool, tuple[int, str]]:
+    def order(lane: DrawnLane) -> tuple[int, bool, tuple[int, str]]:
         return (
             min(weight.get(rows[n].role, 2) for n in lane.rows),
             not lane.name.startswith("rank"),
@@ -173,7 +173,7 @@ def lanes_of(rows: Sequence[Row], by: str = "rank") -> list[Lane]:
     return sorted(found.values(), key=order)
 
 
-def _rank_lanes(rows: Sequence[Row]) -> Iterator[Lane]:
+def _rank_lanes(rows: Sequence[DrawnRow]) -> Iterator[DrawnLane]:
     edges = sorted({edge for row in rows for low, high in row.ranks for edge in (low, high + 1)})
     place = {edge: number for number, edge in enumerate(edges)}
     said: list[list[int]] = [[] for _ in edges]
@@ -191,7 +191,7 @@ def _rank_lanes(rows: Sequence[Row]) -> Iterator[Lane]:
             else:
                 runs.append(pair)
     for own_rows, runs in alike.items():
-        yield Lane(_ranks(runs), [*own_rows], sum(high - low + 1 for low, high in runs))
+        yield DrawnLane(_ranks(runs), [*own_rows], sum(high - low + 1 for low, high in runs))
 
 
 def _ranks(runs: Sequence[tuple[int, int]]) -> str:
@@ -202,7 +202,7 @@ def _ranks(runs: Sequence[tuple[int, int]]) -> str:
 
 
 def timeline_picture(
-    rows: Sequence[Row], by: str = "rank", window: tuple[int, int] | None = None, most: int = _LANES
+    rows: Sequence[DrawnRow], by: str = "rank", window: tuple[int, int] | None = None, most: int = _LANES
 ) -> Iterator[str]:
     """Lanes over time: a diamond for the cause, a square for what it explains, else a dot.
 
@@ -245,7 +245,7 @@ def timeline_picture(
     yield "</svg></div>"
 
 
-def _places(rows: Sequence[Row], first: int, last: int, left: float, right: float) -> list[float | None]:
+def _places(rows: Sequence[DrawnRow], first: int, last: int, left: float, right: float) -> list[float | None]:
     """Where each row is drawn; None outside of the stretch.
 
     A row that has no time of its own stands where it comes in the order.
@@ -263,7 +263,7 @@ def _places(rows: Sequence[Row], first: int, last: int, left: float, right: floa
     return places
 
 
-def _mark(x: float, y: float, row: Row) -> str:
+def _mark(x: float, y: float, row: DrawnRow) -> str:
     when = moment(row.time) if row.timed else "no time"
     about = "" if row.timed else " about"
     told = f"<title>{when} {text(row.who)}: {text(row.text[:300])}</title>"

@@ -43,14 +43,14 @@ MAX_MISTAKES: Final = 50
 _CLOCK: Final = re.compile(r"(\d\d):(\d\d)")
 
 
-class Receiver(msgspec.Struct, kw_only=True):
+class NotificationReceiver(msgspec.Struct, kw_only=True):
     """People to tell, each of them by one or several ways."""
 
     name: str
     ways: list[Kind]
 
 
-class Config(msgspec.Struct, kw_only=True):
+class NotificationConfig(msgspec.Struct, kw_only=True):
     """The contents of the configuration file.
 
     Args:
@@ -58,7 +58,7 @@ class Config(msgspec.Struct, kw_only=True):
         thread_lifetime: how long after its resolution a page takes further incidents of its group.
     """
 
-    receivers: dict[str, Receiver]
+    receivers: dict[str, NotificationReceiver]
     route: Route
     inhibit_rules: list[InhibitRule] = []
     time_intervals: dict[str, list[TimeInterval]] = {}
@@ -68,7 +68,7 @@ class Config(msgspec.Struct, kw_only=True):
     thread_lifetime: int = 6 * 3600 * SECOND
 
 
-def read(path: Path) -> Config:
+def read(path: Path) -> NotificationConfig:
     """Read and check a file.
 
     Raises:
@@ -93,9 +93,9 @@ def _noting(mistakes: list[FileError]) -> Iterator[None]:
         mistakes.append(error)
 
 
-def _read(at: At, mistakes: list[FileError]) -> Config:
+def _read(at: At, mistakes: list[FileError]) -> NotificationConfig:
     root = at.mapping(_ROOT, needs=("receivers", "route"), mistakes=mistakes)
-    receivers: dict[str, Receiver] = {}
+    receivers: dict[str, NotificationReceiver] = {}
     for item in _items(root, "receivers", mistakes):
         with _noting(mistakes):
             receiver = _receiver(item, mistakes)
@@ -122,7 +122,7 @@ def _read(at: At, mistakes: list[FileError]) -> Config:
             route = _Routes(receivers, intervals, mistakes).route(root["route"], route, "0")
             if route.matchers:
                 raise root["route"].error("the first route takes every incident: it cannot have matchers")
-    found = Config(receivers=receivers, route=route, time_intervals=intervals)
+    found = NotificationConfig(receivers=receivers, route=route, time_intervals=intervals)
     with _noting(mistakes):
         if "external_url" in root:
             found.external_url = _url(root["external_url"]).rstrip("/")
@@ -154,7 +154,10 @@ class _Routes:
     """Reads the routing tree."""
 
     def __init__(
-        self, receivers: dict[str, Receiver], intervals: dict[str, list[TimeInterval]], mistakes: list[FileError]
+        self,
+        receivers: dict[str, NotificationReceiver],
+        intervals: dict[str, list[TimeInterval]],
+        mistakes: list[FileError],
     ) -> None:
         self._receivers, self._intervals, self._mistakes = receivers, intervals, mistakes
         self._count = 0
@@ -206,7 +209,7 @@ class _Routes:
         return found
 
 
-def _receiver(at: At, mistakes: list[FileError]) -> Receiver:
+def _receiver(at: At, mistakes: list[FileError]) -> NotificationReceiver:
     names = {f"{name}_configs": kind for name, kind in kinds.KINDS.items()}
     entry = at.mapping(("name", *names), mistakes=mistakes)
     ways: list[Kind] = []
@@ -219,7 +222,7 @@ def _receiver(at: At, mistakes: list[FileError]) -> Receiver:
                     ways.append(way)
     if "name" not in entry:
         raise at.error("'name' is missing")
-    return Receiver(name=entry["name"].text(), ways=ways)
+    return NotificationReceiver(name=entry["name"].text(), ways=ways)
 
 
 def _way(at: At, kind: type[Kind], mistakes: list[FileError]) -> Kind | None:
@@ -424,4 +427,4 @@ def _template(at: At) -> str:
     return text
 
 
-__all__ = ["Config", "FileError", "Receiver", "read"]
+__all__ = ["FileError", "NotificationConfig", "NotificationReceiver", "read"]

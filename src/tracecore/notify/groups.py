@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row, and_, delete, func, not_, select, update
 
-from tracecore.notify.config import Config
+from tracecore.notify.config import NotificationConfig
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.database import Database
@@ -24,7 +24,9 @@ _GROUPS = notification_groups.c
 _MEMBERS = notification_members.c
 
 
-def join(database: Database, connection: Connection, config: Config, known: Iterable[KnownIncident], now: int) -> None:
+def join(
+    database: Database, connection: Connection, config: NotificationConfig, known: Iterable[KnownIncident], now: int
+) -> None:
     """Put incidents into the groups of their routes, and have their groups looked at."""
     for one in known:
         held = connection.execute(
@@ -71,7 +73,7 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
             )
 
 
-def _wanted(config: Config, one: KnownIncident) -> dict[tuple[str, str], tuple[str, str]]:
+def _wanted(config: NotificationConfig, one: KnownIncident) -> dict[tuple[str, str], tuple[str, str]]:
     """For each receiver and way the route and group that an incident belongs to; the first route wins."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for route in matching(config.route, one.labels):
@@ -155,7 +157,7 @@ def keep_reasons(connection: Connection, group: int, rows: Iterable[Row[Any]], r
             )
 
 
-def route_of(config: Config, path: str, receiver: str) -> Route:
+def route_of(config: NotificationConfig, path: str, receiver: str) -> Route:
     """A group's route; where the configuration has changed, the first one of its receiver, or the root."""
     routes = [*config.route.walk()]
     exact = [route for route in routes if route.path == path and route.receiver == receiver]

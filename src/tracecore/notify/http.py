@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tracecore.notify.kinds.kind import Refused, TryAgain
+from tracecore.notify.kinds.kind import MessageRefused, TryAgain
 
 TIMEOUT_S: Final = 10.0
 #: Bytes of an answer that are read.
@@ -27,7 +27,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
 
     Raises:
         TryAgain: no answer, or 408, 429 or 5xx. An answer that is not complete in time ends there.
-        Refused: any other answer that is not a success.
+        MessageRefused: any other answer that is not a success.
     """
     host = urlsplit(url).hostname or "?"
     given = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tracecore", **(headers or {})}
@@ -52,7 +52,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
     if status in (408, 429) or status >= 500:
         raise TryAgain(f"{host} answered {status}", _seconds(wait))
     if not 200 <= status < 300:
-        raise Refused(f"{host} answered {status} {_start(found)}".strip())
+        raise MessageRefused(f"{host} answered {status} {_start(found)}".strip())
     return found
 
 

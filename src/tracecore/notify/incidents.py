@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from tracecore.notify.config import Config
+from tracecore.notify.config import NotificationConfig
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels
 from tracecore.notify.message import ShownIncident
@@ -44,7 +44,7 @@ class KnownIncident(msgspec.Struct, kw_only=True):
     told: ShownIncident
 
 
-def load(connection: Connection, config: Config, where: Any) -> dict[int, KnownIncident]:
+def load(connection: Connection, config: NotificationConfig, where: Any) -> dict[int, KnownIncident]:
     """Read incidents, by number.
 
     Args:
@@ -55,7 +55,7 @@ def load(connection: Connection, config: Config, where: Any) -> dict[int, KnownI
     return {row.number: _known(row, config, quoted.get(row.number, [])) for row in rows}
 
 
-def by_number(connection: Connection, config: Config, numbers: Collection[int]) -> dict[int, KnownIncident]:
+def by_number(connection: Connection, config: NotificationConfig, numbers: Collection[int]) -> dict[int, KnownIncident]:
     """Read these incidents."""
     found: dict[int, KnownIncident] = {}
     ordered = sorted(numbers)
@@ -64,7 +64,7 @@ def by_number(connection: Connection, config: Config, numbers: Collection[int]) 
     return found
 
 
-def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[int, KnownIncident]:
+def by_id(connection: Connection, config: NotificationConfig, ids: Collection[str]) -> dict[int, KnownIncident]:
     """Read these incidents by their ids."""
     found: dict[int, KnownIncident] = {}
     ordered = sorted(ids)
@@ -73,7 +73,7 @@ def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[
     return found
 
 
-def active_labels(connection: Connection, config: Config, most: int) -> list[tuple[str, Labels]]:
+def active_labels(connection: Connection, config: NotificationConfig, most: int) -> list[tuple[str, Labels]]:
     """Ids and labels of the incidents that are not resolved, newest first."""
     table = incidents.c
     query = select(
@@ -84,7 +84,7 @@ def active_labels(connection: Connection, config: Config, most: int) -> list[tup
     return [(row.id, _labels(row, config, _DOCUMENT.decode(row.document))) for row in rows]
 
 
-def _labels(row: Any, config: Config, document: dict[str, Any]) -> Labels:
+def _labels(row: Any, config: NotificationConfig, document: dict[str, Any]) -> Labels:
     return labels_of(
         id=row.id, job=row.job, pattern=row.pattern, failure_class=row.failure_class, fingerprint=row.fingerprint,
         state=row.state, tenant=row.tenant, nodes=_PLACES.decode(row.places or "{}").get("node", ()),
@@ -92,7 +92,7 @@ def _labels(row: Any, config: Config, document: dict[str, Any]) -> Labels:
     )  # fmt: skip
 
 
-def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
+def _known(row: Row[Any], config: NotificationConfig, lines: list[str]) -> KnownIncident:
     document, places = _DOCUMENT.decode(row.document), _PLACES.decode(row.places or "{}")
     labels = _labels(row, config, document)
     failure = document.get("failure")

@@ -50,7 +50,7 @@ class ShownIncident(msgspec.Struct, kw_only=True):
 _SEEN = ("status", "headline", "where", "action", "failure_class", "decision", "severity", "acknowledged_by", "labels")
 
 
-class Message(msgspec.Struct, kw_only=True):
+class NotificationMessage(msgspec.Struct, kw_only=True):
     """One message.
 
     Args:

@@ -22,11 +22,11 @@ from sqlalchemy import Connection, Row, and_, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from tracecore.notify import groups, incidents
-from tracecore.notify.config import Config
+from tracecore.notify.config import NotificationConfig
 from tracecore.notify.failing import FailingReceivers
 from tracecore.notify.incidents import KnownIncident
-from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.kinds import Kind, MessageRefused, TryAgain
+from tracecore.notify.message import NotificationMessage
 from tracecore.notify.planning import RECHECK, GroupedIncident, GroupPlan, Standing, plan
 from tracecore.notify.rendering import render
 from tracecore.notify.routes import SECOND
@@ -67,7 +67,7 @@ class _Delivery(msgspec.Struct, kw_only=True):
 
     group: int
     way: Kind
-    message: Message
+    message: NotificationMessage
     before: dict[str, Any]
     uncertain: bool
     tries: int
@@ -78,7 +78,7 @@ class _Delivery(msgspec.Struct, kw_only=True):
 class _Outgoing(msgspec.Struct, kw_only=True):
     """A message as it was written down before it was sent: number, status and digest of each incident it tells."""
 
-    message: Message
+    message: NotificationMessage
     told: list[tuple[int, str, str]]
 
 
@@ -92,7 +92,7 @@ class Notifier:
         clock: the time in nanoseconds.
     """
 
-    def __init__(self, store: Store, config: Config, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, config: NotificationConfig, clock: Callable[[], int]) -> None:
         self._store = store
         self._leases = Leases(store.database)
         self._config = config
@@ -111,7 +111,7 @@ class Notifier:
         self._failing = FailingReceivers()
 
     @property
-    def config(self) -> Config:
+    def config(self) -> NotificationConfig:
         """The routes and receivers that it follows."""
         return self._config
 
@@ -315,11 +315,11 @@ class Notifier:
 
     def _message(
         self, group: Row[Any], way: Kind, planned: GroupPlan, shown: list[KnownIncident], delivery: str
-    ) -> Message:
+    ) -> NotificationMessage:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
-        message = Message(
+        message = NotificationMessage(
             key=group.key,
             delivery=delivery,
             reason=planned.reason,
@@ -355,7 +355,7 @@ class Notifier:
             reference = delivery.way.send(delivery.message, delivery.before, delivery.uncertain)
         except TryAgain as problem:
             error, wait = str(problem), problem.after_s
-        except Refused as problem:
+        except MessageRefused as problem:
             error, refused = str(problem), True
         except Exception as problem:
             log.exception("a delivery failed")
@@ -435,7 +435,7 @@ class Notifier:
         connection: Connection,
         group: Row[Any],
         revisions: dict[int, int],
-        message: Message,
+        message: NotificationMessage,
         state: str,
         now: int,
         error: str = "",

@@ -15,7 +15,7 @@ from jinja2 import TemplateError, meta
 from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tracecore.notify.message import MOST, Message
+from tracecore.notify.message import MOST, NotificationMessage
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class BadTemplate(ValueError):
     """A template that cannot be used; the message says where and why."""
 
 
-def render(message: Message, templates: Mapping[str, str]) -> None:
+def render(message: NotificationMessage, templates: Mapping[str, str]) -> None:
     """Set a message's title and text. A template of one's own that fails is replaced by the default one."""
     own: dict[str, Any] = msgspec.to_builtins(message)
     own["more"] += max(len(message.incidents) - MOST, 0)

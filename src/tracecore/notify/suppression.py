@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from tracecore.notify import incidents
-from tracecore.notify.config import Config
+from tracecore.notify.config import NotificationConfig
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.inhibition import Inhibition, is_target
 from tracecore.notify.intervals import ends
@@ -26,7 +26,7 @@ MAX_ACTIVE: Final = 20_000
 class Suppression:
     """The reasons not to notify at one time."""
 
-    def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
+    def __init__(self, connection: Connection, config: NotificationConfig, silences: list[Silence], now: int) -> None:
         self._connection, self._config, self._now = connection, config, now
         self._silences = [one for one in silences if one.starts_at <= now]
         self._inhibition: Inhibition | None = None

@@ -7,15 +7,15 @@ import time
 
 import msgspec
 
-from tracecore.notify.config import Config, Receiver
-from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import Message, ShownIncident
+from tracecore.notify.config import NotificationConfig, NotificationReceiver
+from tracecore.notify.kinds import Kind, MessageRefused, TryAgain
+from tracecore.notify.message import NotificationMessage, ShownIncident
 from tracecore.notify.rendering import example, render
 from tracecore.notify.routes import SECOND
 from tracecore.patterns.contract import rfc3339
 
 
-def trial(config: Config, receiver: Receiver, way: Kind) -> str:
+def trial(config: NotificationConfig, receiver: NotificationReceiver, way: Kind) -> str:
     """Send a test and its resolution; say why that failed, or nothing."""
     name = f"tracecore-test-{secrets.token_hex(4)}"
     before: dict[str, object] = {}
@@ -23,7 +23,7 @@ def trial(config: Config, receiver: Receiver, way: Kind) -> str:
     for number, status in enumerate(("firing", "resolved")):
         own = {"id": name, "status": status, "ended": now if status == "resolved" else ""}
         told = msgspec.convert(example(config.external_url, now) | own, ShownIncident)
-        message = Message(
+        message = NotificationMessage(
             key=name,
             delivery=f"{name}-{number}",
             reason="opened" if status == "firing" else "resolved",
@@ -40,7 +40,7 @@ def trial(config: Config, receiver: Receiver, way: Kind) -> str:
         render(message, config.templates)
         try:
             before = way.send(message, before, False)
-        except (TryAgain, Refused) as error:
+        except (TryAgain, MessageRefused) as error:
             return str(error)
         if not way.send_resolved:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from tracecore.notify import groups, incidents
-from tracecore.notify.config import Config
+from tracecore.notify.config import NotificationConfig
 from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.routes import matching
 from tracecore.patterns.contract import rfc3339
@@ -18,7 +18,7 @@ _GROUPS, _MEMBERS = notification_groups.c, notification_members.c
 OLD = "older than an hour when it arrived"
 
 
-def unsent(store: Store, config: Config | None, id: str) -> list[str]:
+def unsent(store: Store, config: NotificationConfig | None, id: str) -> list[str]:
     """Return a reason for each receiver that was not notified of an incident; none where all were."""
     if config is None:
         return ["this server notifies nobody: it was started without --notify"]
@@ -51,7 +51,7 @@ def unsent(store: Store, config: Config | None, id: str) -> list[str]:
     return [said if everybody else f"{', '.join(names)}: {said}" for said, names in reasons.items()]
 
 
-def _never_routed(config: Config, one: KnownIncident, stored: int) -> str:
+def _never_routed(config: NotificationConfig, one: KnownIncident, stored: int) -> str:
     if stored - one.last_seen > groups.STALE:
         return OLD
     routes = matching(config.route, one.labels)

@@ -12,7 +12,7 @@ from tracecore.ottl.constants import fold, is_constant, is_folded, opaque, typed
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlError, OttlTypeError, nearest
 from tracecore.ottl.keys import index_result
-from tracecore.ottl.signature import Function, GetSetter, Kind, Parameter, RawGetter, checked, constant
+from tracecore.ottl.signature import ArgumentKind, Function, GetSetter, Parameter, RawGetter, checked, constant
 from tracecore.ottl.values import Value, go_type
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _DynamicList:
     """A list argument whose items come from the record."""
 
     getter: RawGetter
-    kind: Kind
+    kind: ArgumentKind
 
     def items(self, ctx: Context) -> list[RawGetter]:
         values = self.getter(ctx)
@@ -166,13 +166,13 @@ class Calls:
     def dynamic_list(self, parameter: Parameter, node: _ArgumentNode, binding: _Binding) -> _DynamicList:
         """A path or converter where a list literal may stand: its items are known for each record only."""
         kind = parameter.kind
-        if not isinstance(kind, Kind) or kind.path or not isinstance(node, (tree.Path, tree.Call)):
+        if not isinstance(kind, ArgumentKind) or kind.path or not isinstance(node, (tree.Path, tree.Call)):
             raise OttlCompileError(f"must be a list of type {_kind_name(kind)}")
         binding.constant = False
         return _DynamicList(self.compiler.value(node), kind)
 
-    def single(self, kind: Kind | type, node: _ArgumentNode, binding: _Binding) -> Any:
-        if not isinstance(kind, Kind):
+    def single(self, kind: ArgumentKind | type, node: _ArgumentNode, binding: _Binding) -> Any:
+        if not isinstance(kind, ArgumentKind):
             if isinstance(node, tree.Literal) and type(node.value) is kind:
                 return node.value
             raise OttlCompileError(f"must be {_LITERAL_KINDS[kind]}")
@@ -212,7 +212,7 @@ class Calls:
                     f"incorrect number of arguments for {function.name}. Expected: {len(parameters)} Received: 1"
                 )
             first = parameters[0]
-            if not isinstance(first.kind, Kind) or first.kind.path or first.many:
+            if not isinstance(first.kind, ArgumentKind) or first.kind.path or first.many:
                 raise OttlCompileError(f"{function.name} cannot be passed by name")
             bound = getter if first.kind.convert is None else typed(getter, first.kind.convert)
             return function.make(**{first.name: bound})
@@ -225,5 +225,5 @@ def _camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def _kind_name(kind: Kind | type) -> str:
-    return kind.name if isinstance(kind, Kind) else kind.__name__
+def _kind_name(kind: ArgumentKind | type) -> str:
+    return kind.name if isinstance(kind, ArgumentKind) else kind.__name__

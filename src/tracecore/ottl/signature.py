@@ -50,7 +50,7 @@ Editor: TypeAlias = Callable[[Context], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ArgumentKind:
     """The meaning of an annotation.
 
     Args:
@@ -141,47 +141,55 @@ def _bytes_like(value: Value) -> bytes | None:
 
 
 # The getters upstream has. Each is a plain callable; the annotation carries the check.
-Getter: TypeAlias = Annotated[Callable[[Context], Value], Kind("Getter")]
-StringGetter: TypeAlias = Annotated[Callable[[Context], str], Kind("StringGetter", _exact(str, "string"))]
-IntGetter: TypeAlias = Annotated[Callable[[Context], int], Kind("IntGetter", _exact(int, "int64"))]
-FloatGetter: TypeAlias = Annotated[Callable[[Context], float], Kind("FloatGetter", _exact(float, "float64"))]
-BoolGetter: TypeAlias = Annotated[Callable[[Context], bool], Kind("BoolGetter", _exact(bool, "bool"))]
-TimeGetter: TypeAlias = Annotated[Callable[[Context], Time], Kind("TimeGetter", _exact(Time, "time"))]
+Getter: TypeAlias = Annotated[Callable[[Context], Value], ArgumentKind("Getter")]
+StringGetter: TypeAlias = Annotated[Callable[[Context], str], ArgumentKind("StringGetter", _exact(str, "string"))]
+IntGetter: TypeAlias = Annotated[Callable[[Context], int], ArgumentKind("IntGetter", _exact(int, "int64"))]
+FloatGetter: TypeAlias = Annotated[Callable[[Context], float], ArgumentKind("FloatGetter", _exact(float, "float64"))]
+BoolGetter: TypeAlias = Annotated[Callable[[Context], bool], ArgumentKind("BoolGetter", _exact(bool, "bool"))]
+TimeGetter: TypeAlias = Annotated[Callable[[Context], Time], ArgumentKind("TimeGetter", _exact(Time, "time"))]
 DurationGetter: TypeAlias = Annotated[
-    Callable[[Context], Duration], Kind("DurationGetter", _exact(Duration, "duration"))
+    Callable[[Context], Duration], ArgumentKind("DurationGetter", _exact(Duration, "duration"))
 ]
-PMapGetter: TypeAlias = Annotated[Callable[[Context], dict[str, Any]], Kind("PMapGetter", _exact(dict, "pcommon.Map"))]
-PSliceGetter: TypeAlias = Annotated[Callable[[Context], list[Any]], Kind("PSliceGetter", _exact(list, "pcommon.Slice"))]
+PMapGetter: TypeAlias = Annotated[
+    Callable[[Context], dict[str, Any]], ArgumentKind("PMapGetter", _exact(dict, "pcommon.Map"))
+]
+PSliceGetter: TypeAlias = Annotated[
+    Callable[[Context], list[Any]], ArgumentKind("PSliceGetter", _exact(list, "pcommon.Slice"))
+]
 # The `Like` getters convert what they can, and give None for nil.
-StringLikeGetter: TypeAlias = Annotated[Callable[[Context], str | None], Kind("StringLikeGetter", _string_like)]
-IntLikeGetter: TypeAlias = Annotated[Callable[[Context], int | None], Kind("IntLikeGetter", _int_like)]
-FloatLikeGetter: TypeAlias = Annotated[Callable[[Context], float | None], Kind("FloatLikeGetter", _float_like)]
-BoolLikeGetter: TypeAlias = Annotated[Callable[[Context], bool | None], Kind("BoolLikeGetter", _bool_like)]
-ByteSliceLikeGetter: TypeAlias = Annotated[Callable[[Context], bytes | None], Kind("ByteSliceLikeGetter", _bytes_like)]
+StringLikeGetter: TypeAlias = Annotated[Callable[[Context], str | None], ArgumentKind("StringLikeGetter", _string_like)]
+IntLikeGetter: TypeAlias = Annotated[Callable[[Context], int | None], ArgumentKind("IntLikeGetter", _int_like)]
+FloatLikeGetter: TypeAlias = Annotated[Callable[[Context], float | None], ArgumentKind("FloatLikeGetter", _float_like)]
+BoolLikeGetter: TypeAlias = Annotated[Callable[[Context], bool | None], ArgumentKind("BoolLikeGetter", _bool_like)]
+ByteSliceLikeGetter: TypeAlias = Annotated[
+    Callable[[Context], bytes | None], ArgumentKind("ByteSliceLikeGetter", _bytes_like)
+]
 
 # The same as values, for `value_converter`.
-AnyValue: TypeAlias = Annotated[Any, Kind("Getter")]
-String: TypeAlias = Annotated[str, Kind("StringGetter", _exact(str, "string"))]
-Int: TypeAlias = Annotated[int, Kind("IntGetter", _exact(int, "int64"))]
-TimeValue: TypeAlias = Annotated[Time, Kind("TimeGetter", _exact(Time, "time"))]
-DurationValue: TypeAlias = Annotated[Duration, Kind("DurationGetter", _exact(Duration, "duration"))]
-Map: TypeAlias = Annotated[dict[str, Any], Kind("PMapGetter", _exact(dict, "pcommon.Map"))]
-Slice: TypeAlias = Annotated[list[Any], Kind("PSliceGetter", _exact(list, "pcommon.Slice"))]
-StringLike: TypeAlias = Annotated[str | None, Kind("StringLikeGetter", _string_like)]
-FloatLike: TypeAlias = Annotated[float | None, Kind("FloatLikeGetter", _float_like)]
-BytesLike: TypeAlias = Annotated[bytes | None, Kind("ByteSliceLikeGetter", _bytes_like)]
+AnyValue: TypeAlias = Annotated[Any, ArgumentKind("Getter")]
+String: TypeAlias = Annotated[str, ArgumentKind("StringGetter", _exact(str, "string"))]
+Int: TypeAlias = Annotated[int, ArgumentKind("IntGetter", _exact(int, "int64"))]
+TimeValue: TypeAlias = Annotated[Time, ArgumentKind("TimeGetter", _exact(Time, "time"))]
+DurationValue: TypeAlias = Annotated[Duration, ArgumentKind("DurationGetter", _exact(Duration, "duration"))]
+Map: TypeAlias = Annotated[dict[str, Any], ArgumentKind("PMapGetter", _exact(dict, "pcommon.Map"))]
+Slice: TypeAlias = Annotated[list[Any], ArgumentKind("PSliceGetter", _exact(list, "pcommon.Slice"))]
+StringLike: TypeAlias = Annotated[str | None, ArgumentKind("StringLikeGetter", _string_like)]
+FloatLike: TypeAlias = Annotated[float | None, ArgumentKind("FloatLikeGetter", _float_like)]
+BytesLike: TypeAlias = Annotated[bytes | None, ArgumentKind("ByteSliceLikeGetter", _bytes_like)]
 
 # Paths. All four give the function a GetSetter; the last two check the type of what they read.
-Setter: TypeAlias = Annotated[GetSetter, Kind("Setter", path=True)]
-PathGetSetter: TypeAlias = Annotated[GetSetter, Kind("GetSetter", path=True)]
-PMapGetSetter: TypeAlias = Annotated[GetSetter, Kind("PMapGetSetter", _exact(dict, "pcommon.Map"), path=True)]
-PSliceGetSetter: TypeAlias = Annotated[GetSetter, Kind("PSliceGetSetter", _exact(list, "pcommon.Slice"), path=True)]
+Setter: TypeAlias = Annotated[GetSetter, ArgumentKind("Setter", path=True)]
+PathGetSetter: TypeAlias = Annotated[GetSetter, ArgumentKind("GetSetter", path=True)]
+PMapGetSetter: TypeAlias = Annotated[GetSetter, ArgumentKind("PMapGetSetter", _exact(dict, "pcommon.Map"), path=True)]
+PSliceGetSetter: TypeAlias = Annotated[
+    GetSetter, ArgumentKind("PSliceGetSetter", _exact(list, "pcommon.Slice"), path=True)
+]
 
-Enum: TypeAlias = Annotated[int, Kind("Enum")]
+Enum: TypeAlias = Annotated[int, ArgumentKind("Enum")]
 #: A converter passed by name: give it the getter of its one argument, and it gives its own getter.
-FunctionGetter: TypeAlias = Annotated[Callable[[RawGetter], RawGetter], Kind("FunctionGetter")]
+FunctionGetter: TypeAlias = Annotated[Callable[[RawGetter], RawGetter], ArgumentKind("FunctionGetter")]
 #: A lambda: called with the context and one value for each of its parameters. `arity(lambda_)` says how many it has.
-LambdaExpression: TypeAlias = Annotated[Callable[..., Value], Kind("LambdaExpression")]
+LambdaExpression: TypeAlias = Annotated[Callable[..., Value], ArgumentKind("LambdaExpression")]
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
@@ -194,13 +202,13 @@ class Parameter:
 
     Args:
         name: the argument's name.
-        kind: what a single argument must be; a literal type (`str`, `int`, `float`, `bool`, `bytes`) or a Kind.
+        kind: what a single argument must be; a literal type (`str`, `int`, `float`, `bool`, `bytes`) or a kind.
         many: the argument is a list literal of `kind`.
         default: the value when it is not given; MISSING where it must be.
     """
 
     name: str
-    kind: Kind | type
+    kind: ArgumentKind | type
     many: bool
     default: Any
 
@@ -241,11 +249,11 @@ def _parameter(name: str, hint: Any, default: Any) -> Parameter:
     many = typing.get_origin(hint) is list
     if many:
         (hint,) = typing.get_args(hint)
-    kind: Kind | type
+    kind: ArgumentKind | type
     if typing.get_origin(hint) is Annotated:
-        kind = next(extra for extra in hint.__metadata__ if isinstance(extra, Kind))
+        kind = next(extra for extra in hint.__metadata__ if isinstance(extra, ArgumentKind))
     elif hint is GetSetter:
-        kind = Kind("GetSetter", path=True)
+        kind = ArgumentKind("GetSetter", path=True)
     else:
         kind = hint
     return Parameter(name, kind, many, default)
@@ -357,6 +365,7 @@ def require_arity(function: LambdaExpression, count: int) -> None:
 
 __all__ = [
     "MISSING",
+    "ArgumentKind",
     "BoolGetter",
     "BoolLikeGetter",
     "ByteSliceLikeGetter",
@@ -372,7 +381,6 @@ __all__ = [
     "Getter",
     "IntGetter",
     "IntLikeGetter",
-    "Kind",
     "LambdaExpression",
     "PMapGetSetter",
     "PMapGetter",

@@ -138,7 +138,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The entities to look at first."""
         return Suspects.of(self.evidence())
 
-    def beside(self, rest: Rest) -> Verdict:
+    def beside(self, rest: IncidentContext) -> Verdict:
         """This verdict, with what the rest of its incident adds to it."""
         return self
 
@@ -204,7 +204,7 @@ def _unquoted(rank: int) -> LastLines | None:
     return None
 
 
-class Rest(msgspec.Struct, frozen=True):
+class IncidentContext(msgspec.Struct, frozen=True):
     """Other knowledge of an incident that a verdict may use.
 
     Args:

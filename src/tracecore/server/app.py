@@ -25,20 +25,22 @@ from tracecore.server.headers import SecurityHeaders
 from tracecore.server.identity import SESSION, SESSION_S, Identity
 from tracecore.server.ingest import Ingest
 from tracecore.server.limits import BodyLimit, RateLimit
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 if TYPE_CHECKING:
     from tracecore.server.mcp.http import McpEndpoint
 
 
-def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[[], int] = time.time_ns) -> FastAPI:
+def make_app(
+    store: Store, settings: ServerSettings | None = None, *, clock: Callable[[], int] = time.time_ns
+) -> FastAPI:
     """The application.
 
     Handlers find `app.state.store`, `app.state.settings`, `app.state.clock` (nanoseconds), `app.state.watcher`
     and `app.state.ingest`; who asks is `request.state.principal`.
     """
-    settings = settings or Settings()
+    settings = settings or ServerSettings()
     if not settings.secret:
         settings = msgspec.structs.replace(settings, secret=secrets.token_bytes(32))
     watcher = Watcher(store)
@@ -93,7 +95,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     return app
 
 
-def _assistants(app: FastAPI, store: Store, settings: Settings) -> McpEndpoint | None:
+def _assistants(app: FastAPI, store: Store, settings: ServerSettings) -> McpEndpoint | None:
     """Give AI assistants a way in, where the package for it is installed."""
     try:
         from tracecore.server.mcp.http import McpEndpoint

@@ -30,7 +30,7 @@ from tracecore.server.observing import Observer
 from tracecore.signals.otlp import decoding
 from tracecore.signals.otlp.messages import OtlpError
 from tracecore.store import inbox, writing
-from tracecore.store.inbox import DetectorState, Inbox, Leases, is_held
+from tracecore.store.inbox import Inbox, Leases, StoredDetectorState, is_held
 from tracecore.store.nodes import SILENT_NS, judge_silence
 from tracecore.store.store import Store
 from tracecore.store.update import IncidentUpdate, quoted_lines, read_update
@@ -79,7 +79,7 @@ class Detector:
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="detector", daemon=True)
         self._detection: Detection | None = None
-        self._state = DetectorState(store.database)
+        self._state = StoredDetectorState(store.database)
         self._observer = Observer(store)
         self._leased_until = 0
         self._silence_at = 0
@@ -193,7 +193,7 @@ class Detector:
 
     def _begin(self, now: int) -> Detection:
         """A detection that goes on where the one before it stopped."""
-        self._state = DetectorState(self._store.database)
+        self._state = StoredDetectorState(self._store.database)
         self._observer = Observer(self._store)
         setting = Setting(
             "server",

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
-from tracecore.server.settings import MIB, Settings
+from tracecore.server.settings import MIB, ServerSettings
 from tracecore.signals import private
 from tracecore.store.records import Upload
 from tracecore.store.store import Store
@@ -63,7 +63,7 @@ class Diagnoses:
         folder: where bundles wait, each in a folder of its own.
     """
 
-    def __init__(self, store: Store, settings: Settings, folder: Path, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, settings: ServerSettings, folder: Path, clock: Callable[[], int]) -> None:
         self._store = store
         self._settings = settings
         self._folder = folder

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracecore.server.problems import problem
-from tracecore.server.settings import Settings, is_loopback
+from tracecore.server.settings import ServerSettings, is_loopback
 
 #: Nothing from elsewhere, no inline script; styles and scripts are files of ours.
 CSP: Final = (
@@ -30,7 +30,7 @@ class SecurityHeaders:
     our own pages or from no browser at all.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
         self._settings = settings
 

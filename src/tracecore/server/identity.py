@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tracecore.server.principal import LOCAL, Principal
-from tracecore.server.settings import Settings
-from tracecore.store.records import Token
+from tracecore.server.settings import ServerSettings
+from tracecore.store.records import ApiToken
 from tracecore.store.store import Store
 from tracecore.store.tokens import SCOPES
 
@@ -39,7 +39,7 @@ _NOT_PAGES: Final = (
 class Identity:
     """Sets `request.state.principal` where it is known who asks; sends strangers with a browser to the sign-in page."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, store: Store, clock: Callable[[], int]) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, store: Store, clock: Callable[[], int]) -> None:
         self._app = app
         self._settings = settings
         self._store = store
@@ -86,6 +86,6 @@ class Identity:
         )
 
 
-def of_token(token: Token, how: str = "token") -> Principal:
+def of_token(token: ApiToken, how: str = "token") -> Principal:
     """Return the user of a token."""
     return Principal(name=f"token {token.name}", scopes=frozenset(token.scopes), tenant=token.tenant or None, how=how)

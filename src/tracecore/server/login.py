@@ -15,7 +15,7 @@ from tracecore.server.csrf import checked_form
 from tracecore.server.identity import SESSION_S, of_token
 from tracecore.server.pages.templating import render
 from tracecore.server.principal import Principal
-from tracecore.server.settings import Oidc, Settings
+from tracecore.server.settings import Oidc, ServerSettings
 
 router = APIRouter(include_in_schema=False)
 _SCOPE: Final = "openid email profile"
@@ -136,7 +136,7 @@ def _provider(request: Request) -> Any:
 
 
 def _callback(request: Request) -> str:
-    settings: Settings = request.app.state.settings
+    settings: ServerSettings = request.app.state.settings
     base = settings.base_url.rstrip("/") if settings.base_url else str(request.base_url).rstrip("/")
     return f"{base}/auth/callback"
 
@@ -154,6 +154,6 @@ def _local(address: str) -> str:
 
 def _page(request: Request, after: str, said: str = "", status: int = 200) -> Response:
     after = _local(after)
-    settings: Settings = request.app.state.settings
+    settings: ServerSettings = request.app.state.settings
     provider = f"/login/provider?{urlencode({'next': after})}" if settings.oidc is not None else ""
     return render(request, "login.html", status, after=after, error=said, provider=provider)

@@ -9,13 +9,13 @@ from starlette.datastructures import State
 from tracecore.notify.unsent import unsent
 
 if TYPE_CHECKING:
-    from tracecore.notify.config import Config
+    from tracecore.notify.config import NotificationConfig
     from tracecore.notify.notifier import Notifier
     from tracecore.store.records import IncidentDetail
     from tracecore.store.store import Store
 
 
-def config_of(state: State) -> Config | None:
+def config_of(state: State) -> NotificationConfig | None:
     """Return the routes that this server follows; None where it notifies nobody."""
     notifier: Notifier | None = getattr(state, "notifier", None)
     return None if notifier is None else notifier.config

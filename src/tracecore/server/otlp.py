@@ -17,7 +17,7 @@ from tracecore.agent.tls import ServerTls
 from tracecore.server.identity import of_token
 from tracecore.server.ingest import TENANT, Ingest
 from tracecore.server.principal import Principal, require
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.signals.otlp.messages import OtlpError
 from tracecore.signals.otlp.responses import failure, success
 from tracecore.store.store import Store
@@ -38,7 +38,7 @@ async def export(request: Request, signal: str, who: Principal = INGEST) -> Resp
         raise HTTPException(404)
     json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     media = "application/json" if json else "application/x-protobuf"
-    settings: Settings = request.app.state.settings
+    settings: ServerSettings = request.app.state.settings
     encoding = request.headers.get("content-encoding", "").strip().lower()
     body = await request.body()
 
@@ -62,7 +62,12 @@ async def export(request: Request, signal: str, who: Principal = INGEST) -> Resp
 
 
 def grpc_server(
-    store: Store, ingest: Ingest, settings: Settings, where: str, clock: Callable[[], int], tls: ServerTls | None = None
+    store: Store,
+    ingest: Ingest,
+    settings: ServerSettings,
+    where: str,
+    clock: Callable[[], int],
+    tls: ServerTls | None = None,
 ) -> GrpcServer:
     """A gRPC server that takes the same requests; `start` it."""
 

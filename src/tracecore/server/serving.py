@@ -23,14 +23,14 @@ from fastapi import FastAPI
 from tracecore.agent.memory import tune
 from tracecore.agent.receivers.otlp import address
 from tracecore.agent.tls import ServerTls
-from tracecore.notify.config import Config, FileError, read
+from tracecore.notify.config import FileError, NotificationConfig, read
 from tracecore.notify.notifier import Notifier
 from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.detector import Detector
 from tracecore.server.diagnosing import Diagnoses
 from tracecore.server.otlp import grpc_server
-from tracecore.server.settings import DEFAULT_LISTEN, Oidc, Settings, is_loopback
+from tracecore.server.settings import DEFAULT_LISTEN, Oidc, ServerSettings, is_loopback
 from tracecore.store.database import default_url
 from tracecore.store.retention import Retention
 from tracecore.store.store import Store
@@ -69,7 +69,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
     rate: float = 50.0
 
 
-def settings_of(options: ServeOptions) -> Settings:
+def settings_of(options: ServeOptions) -> ServerSettings:
     """The settings that options mean, where they are safe together.
 
     Raises:
@@ -104,7 +104,7 @@ def settings_of(options: ServeOptions) -> Settings:
             raise ServeError(f"--proxy-from {network!r}: {error}") from None
     if options.oidc is not None and (reachable or options.behind_proxy) and not options.base_url:
         raise ServeError("signing in needs --base-url: the address that the provider sends people back to")
-    return Settings(
+    return ServerSettings(
         listen=options.listen,
         # A server that is reachable, directly or behind a proxy, authenticates every request.
         auth=options.auth or bool(reachable) or options.behind_proxy or options.oidc is not None,
@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):
             print(self._said, file=sys.stderr, flush=True)
 
 
-def _check_free(settings: Settings) -> None:
+def _check_free(settings: ServerSettings) -> None:
     """Refuse an address that cannot be listened on, before anything is opened or made.
 
     Raises:
@@ -208,7 +208,7 @@ def _token_command(database: str) -> str:
     return f"tracecore tokens create --database {shlex.quote(database)} --scope admin NAME"
 
 
-def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.Config:
+def _config(app: FastAPI, settings: ServerSettings, options: ServeOptions) -> uvicorn.Config:
     more: dict[str, Any] = {}
     if options.tls_cert is not None:
         more = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
@@ -230,7 +230,9 @@ def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.
     )
 
 
-def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Settings, options: ServeOptions) -> None:
+def _start_workers(
+    stack: ExitStack, app: FastAPI, store: Store, settings: ServerSettings, options: ServeOptions
+) -> None:
     """Start the workers beside the web application."""
     ingest, clock = app.state.ingest, app.state.clock
     detector = Detector(store, clock, counted=ingest.counted)
@@ -262,7 +264,7 @@ def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Setti
         stack.callback(notifier.stop)
 
 
-def _notifications(path: str) -> Config:
+def _notifications(path: str) -> NotificationConfig:
     try:
         return read(Path(path))
     except FileError as error:

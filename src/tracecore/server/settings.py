@@ -31,7 +31,7 @@ class Oidc(msgspec.Struct, kw_only=True, frozen=True):
     tenant_claim: str = ""
 
 
-class Settings(msgspec.Struct, kw_only=True, frozen=True):
+class ServerSettings(msgspec.Struct, kw_only=True, frozen=True):
     """The options of `tracecore serve`.
 
     Args:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from tracecore.notify.config import Config, Receiver
+from tracecore.notify.config import NotificationConfig, NotificationReceiver
 from tracecore.notify.kinds import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 from tracecore.notify.notifier import Notifier
 from tracecore.notify.routes import Route
 from tracecore.simulation.fleet import SECOND
@@ -43,9 +43,9 @@ class RecordingReceiver(Kind, kw_only=True):
     """A receiver that keeps what it is told and can change it, as a chat does."""
 
     EDITS: ClassVar = True
-    messages: list[Message] = msgspec.field(default_factory=list)
+    messages: list[NotificationMessage] = msgspec.field(default_factory=list)
 
-    def send(self, message: Message, before: Any, uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Any, uncertain: bool) -> dict[str, Any]:
         self.messages.append(message)
         return {}
 
@@ -57,7 +57,7 @@ def pages(told: Sequence[ToldRevision]) -> list[Page]:
         path="0", receiver="oncall", group_by=["job"], group_wait=GROUP_WAIT, group_interval=300 * SECOND,
         repeat_interval=4 * 3600 * SECOND,
     )  # fmt: skip
-    config = Config(receivers={"oncall": Receiver(name="oncall", ways=[kept])}, route=route)
+    config = NotificationConfig(receivers={"oncall": NotificationReceiver(name="oncall", ways=[kept])}, route=route)
     found: list[Page] = []
     clock = SetClock()
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ EARLY: Final = 20 * SECOND
 LATE: Final = SETTLE
 
 
-class Row(msgspec.Struct, kw_only=True):
+class ScoreRow(msgspec.Struct, kw_only=True):
     """The score of one cause, or of all.
 
     Args:
@@ -57,8 +57,8 @@ class Score(msgspec.Struct, kw_only=True):
         untold: failures that somebody had to be told of, and nobody was.
     """
 
-    rows: list[Row]
-    total: Row
+    rows: list[ScoreRow]
+    total: ScoreRow
     days: float
     false_pages: list[str]
     false_incidents: list[str]
@@ -96,15 +96,15 @@ def score(truths: Sequence[Truth], told: Sequence[ToldRevision], pages: Sequence
             else:
                 fresh.add(known.number)
                 paged.setdefault(known.number, page.at)
-    total = Row(cause="all")
-    rows: dict[str, Row] = {}
+    total = ScoreRow(cause="all")
+    rows: dict[str, ScoreRow] = {}
     wrong: list[str] = []
     untold: list[str] = []
     for truth in truths:
         if truth.planned:
             continue
         mine = [life for id, life in lives.items() if behind[id] is truth]
-        row = rows.setdefault(truth.cause, Row(cause=truth.cause))
+        row = rows.setdefault(truth.cause, ScoreRow(cause=truth.cause))
         for counted in (row, total):
             _count(counted, truth, mine, paged.get(truth.number))
         said = [_root(life) or _headline(life) for life in mine]
@@ -142,7 +142,7 @@ def _is_right(truth: Truth, mine: Sequence[Sequence[ToldRevision]]) -> bool:
     return all(_root(life) in truth.root for life in mine) if mine else "" in truth.root
 
 
-def _count(row: Row, truth: Truth, mine: Sequence[Sequence[ToldRevision]], paged: int | None) -> None:
+def _count(row: ScoreRow, truth: Truth, mine: Sequence[Sequence[ToldRevision]], paged: int | None) -> None:
     row.count += 1
     if not truth.signal:
         return

@@ -18,7 +18,7 @@ from statistics import median
 from tracecore.simulation.fleet import GPUS, NOISE, draw
 from tracecore.simulation.paging import pages
 from tracecore.simulation.run import PARTITIONS, PlayedRun, play
-from tracecore.simulation.score import Row, Score, score
+from tracecore.simulation.score import Score, ScoreRow, score
 
 
 def simulate(
@@ -72,7 +72,7 @@ def table(found: Score) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
+def _line(row: ScoreRow) -> str:
     seconds = f"{median(row.seconds):.0f} s" if row.seconds else "-"
     found, node = f"{row.found}/{row.needed}", f"{row.node}/{row.nodes}"
     return f"{row.cause:32}{row.count:>7}{row.counted:>9}{found:>9}{row.root:>6}{node:>9}{row.class_:>7}{seconds:>9}"

@@ -52,7 +52,7 @@ def remove(connection: Connection, numbers: Sequence[int]) -> None:
         )
 
 
-class DetectorState:
+class StoredDetectorState:
     """Keys and values of a detector, as its storage extension on a node would keep them.
 
     Args:
@@ -65,7 +65,7 @@ class DetectorState:
         #: Changes that are written with the incidents they led to.
         self._changes: dict[str, bytes | None] = {}
 
-    def client(self, name: str) -> DetectorState:
+    def client(self, name: str) -> StoredDetectorState:
         """The store of a component, of which a detector has one."""
         return self
 

@@ -12,7 +12,7 @@ from tracecore.store.database import Database
 from tracecore.store.records import (
     Acknowledgement,
     Action,
-    Evidence,
+    CitedEvidence,
     IncidentDetail,
     IncidentPage,
     IncidentRow,
@@ -247,10 +247,10 @@ def _verdicts(connection: Connection, number: int) -> list[dict[str, Any]]:
     return [_DOCUMENT.decode(document) for document in connection.execute(query).scalars()]
 
 
-def _evidence(connection: Connection, number: int) -> list[Evidence]:
+def _evidence(connection: Connection, number: int) -> list[CitedEvidence]:
     query = select(evidence).where(evidence.c.incident == number).order_by(evidence.c.position)
     return [
-        Evidence(
+        CitedEvidence(
             verdict=row.verdict, kind=row.kind, uid=row.uid, time=row.time, text=row.text,
             lines=msgspec.json.decode(row.lines),
         )

@@ -69,7 +69,7 @@ class RevisionPage(msgspec.Struct, kw_only=True):
     revisions: list[Revision]
 
 
-class Evidence(msgspec.Struct, kw_only=True):
+class CitedEvidence(msgspec.Struct, kw_only=True):
     """One piece of evidence.
 
     Args:
@@ -153,7 +153,7 @@ class IncidentDetail(msgspec.Struct, kw_only=True):
     incident: IncidentRow
     document: dict[str, Any]
     verdicts: list[dict[str, Any]]
-    evidence: list[Evidence]
+    evidence: list[CitedEvidence]
     revisions: list[Revision]
     notes: list[Note]
     acknowledgements: list[Acknowledgement]
@@ -351,7 +351,7 @@ class SilencePage(msgspec.Struct, kw_only=True):
     silences: list[Silence]
 
 
-class Token(msgspec.Struct, kw_only=True):
+class ApiToken(msgspec.Struct, kw_only=True):
     """An API token without its secret."""
 
     id: str
@@ -366,7 +366,7 @@ class Token(msgspec.Struct, kw_only=True):
 
 
 class TokenPage(msgspec.Struct, kw_only=True):
-    tokens: list[Token]
+    tokens: list[ApiToken]
 
 
 class AuditEntry(msgspec.Struct, kw_only=True):

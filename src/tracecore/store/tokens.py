@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 from sqlalchemy import Row, select, update
 
 from tracecore.store.database import Database
-from tracecore.store.records import Token
+from tracecore.store.records import ApiToken
 from tracecore.store.tables import api_tokens
 from tracecore.store.update import MAX_NAME, clean
 
@@ -32,7 +32,7 @@ class Tokens:
         self._database = database
         self._lock = threading.Lock()
         #: By digest of a whole token: the token, and until when it is believed.
-        self._believed: OrderedDict[bytes, tuple[Token, int]] = OrderedDict()
+        self._believed: OrderedDict[bytes, tuple[ApiToken, int]] = OrderedDict()
 
     def create(
         self,
@@ -43,7 +43,7 @@ class Tokens:
         now: int,
         expires_at: int | None = None,
         tenant: str = "",
-    ) -> tuple[Token, str]:
+    ) -> tuple[ApiToken, str]:
         """Make a token; its text is given once and is not kept.
 
         Raises:
@@ -64,7 +64,7 @@ class Tokens:
             made = connection.execute(select(api_tokens).where(api_tokens.c.id == ident)).one()
         return _token(made), f"tc_{ident}_{secret}"
 
-    def find(self) -> list[Token]:
+    def find(self) -> list[ApiToken]:
         """All tokens, newest first."""
         with self._database.read() as connection:
             query = select(api_tokens).order_by(api_tokens.c.created_at.desc()).limit(_MOST)
@@ -83,7 +83,7 @@ class Tokens:
             self._believed = OrderedDict((key, held) for key, held in self._believed.items() if held[0].id != id)
         return bool(done.rowcount) or known is not None
 
-    def verify(self, given: str, now: int) -> Token | None:
+    def verify(self, given: str, now: int) -> ApiToken | None:
         """The token that this text is; None where it is none, revoked or expired."""
         digest = hashlib.blake2b(given.encode("utf-8", "replace"), digest_size=32).digest()
         with self._lock:
@@ -98,7 +98,7 @@ class Tokens:
                     self._believed.popitem(last=False)
         return found
 
-    def live(self, id: str, now: int) -> Token | None:
+    def live(self, id: str, now: int) -> ApiToken | None:
         """The token of an id that is neither revoked nor expired."""
         with self._database.read() as connection:
             row = connection.execute(select(api_tokens).where(api_tokens.c.id == id)).first()
@@ -106,7 +106,7 @@ class Tokens:
             return None
         return _token(row)
 
-    def _verified(self, given: str, now: int) -> Token | None:
+    def _verified(self, given: str, now: int) -> ApiToken | None:
         from argon2 import PasswordHasher
         from argon2.exceptions import Argon2Error, InvalidHashError
 
@@ -128,7 +128,7 @@ class Tokens:
         return _token(row)
 
 
-def _token(row: Row[Any]) -> Token:
+def _token(row: Row[Any]) -> ApiToken:
     own = dict(row._mapping)
     del own["hash"]
-    return Token(**own | {"scopes": own["scopes"].split()})
+    return ApiToken(**own | {"scopes": own["scopes"].split()})

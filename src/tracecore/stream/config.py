@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from tracecore.agent.configuration import ConfigurationError
-from tracecore.agent.document import Problem, Report, load
+from tracecore.agent.document import ConfigProblem, ConfigReport, load
 from tracecore.agent.kafka.client import Connection, NotEmpty
 from tracecore.agent.kafka.partitions import COPIES
 from tracecore.agent.options import SECOND, Duration, Interval, Secret, decode
@@ -19,7 +19,7 @@ from tracecore.store.database import StoreError, default_url
 from tracecore.store.opening import parsed
 
 
-class Options(Connection, frozen=True, kw_only=True):
+class WorkerOptions(Connection, frozen=True, kw_only=True):
     """
     Args:
         brokers: `host:port` of some brokers; the others are learned from them.
@@ -76,15 +76,15 @@ class Options(Connection, frozen=True, kw_only=True):
         return self.database or default_url()
 
 
-def read(path: Path, env: Mapping[str, str] | None = None) -> tuple[Options, tuple[Problem, ...]]:
+def read(path: Path, env: Mapping[str, str] | None = None) -> tuple[WorkerOptions, tuple[ConfigProblem, ...]]:
     """Return the options that a file has, and warnings.
 
     Raises:
         ConfigurationError: with everything that is wrong, in the order of the file.
     """
-    report = Report()
+    report = ConfigReport()
     tree = load([path], report, env)
-    options = None if tree is None else decode(tree, Options, report, tree)
+    options = None if tree is None else decode(tree, WorkerOptions, report, tree)
     if options is not None and tree is not None:
         detector.check(detector.Options(patterns=options.patterns), tree, report)
     if report.problems or options is None:

@@ -32,10 +32,10 @@ from tracecore.server.observing import Observer
 from tracecore.signals.otlp import bounds, decoding, encoding
 from tracecore.signals.otlp.messages import OtlpError
 from tracecore.store import writing
-from tracecore.store.inbox import DetectorState, Leases, is_held
+from tracecore.store.inbox import Leases, StoredDetectorState, is_held
 from tracecore.store.store import Store
 from tracecore.store.update import IncidentUpdate, quoted_lines, read_update
-from tracecore.stream.config import Options
+from tracecore.stream.config import WorkerOptions
 
 log = logging.getLogger("tracecore.stream")
 
@@ -103,7 +103,9 @@ class Partition:
         meter: the numbers of this partition.
     """
 
-    def __init__(self, number: int, groups: PartitionGroups, store: Store, options: Options, meter: Meter) -> None:
+    def __init__(
+        self, number: int, groups: PartitionGroups, store: Store, options: WorkerOptions, meter: Meter
+    ) -> None:
         self.number = number
         self.meter = meter
         self._groups = groups
@@ -114,7 +116,7 @@ class Partition:
         self._lease = f"stream/{name}/{number}"
         #: Another one whenever a worker gets the partition, so that a worker which was asleep notices.
         self._owner = secrets.token_hex(16)
-        self._state = DetectorState(store.database, f"{self._lease}/")
+        self._state = StoredDetectorState(store.database, f"{self._lease}/")
         self._observer = Observer(store)
         self._updates: list[IncidentUpdate] = []
         self._pending: list[dict[str, Any]] = []

@@ -9,13 +9,13 @@ from tracecore.agent.memory import tune
 from tracecore.agent.receivers.otlp import address
 from tracecore.agent.web import OwnServer
 from tracecore.store.store import Store
-from tracecore.stream.config import Options
+from tracecore.stream.config import WorkerOptions
 from tracecore.stream.metrics import StreamTelemetry
 from tracecore.stream.worker import StreamWorker
 
 
 @contextmanager
-def running(options: Options) -> Iterator[StreamWorker]:
+def running(options: WorkerOptions) -> Iterator[StreamWorker]:
     """Give a worker with its store and its page of numbers.
 
     Raises:

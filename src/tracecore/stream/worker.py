@@ -22,7 +22,7 @@ from tracecore.agent.kafka.client import KafkaError, ProducerOptions, library, p
 from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.agent.options import SECOND
 from tracecore.store.store import Store
-from tracecore.stream.config import Options
+from tracecore.stream.config import WorkerOptions
 from tracecore.stream.metrics import StreamTelemetry
 from tracecore.stream.partition import IncidentMessage, Partition, PartitionLost, TopicMessage
 
@@ -61,7 +61,7 @@ class StreamWorker:
 
     def __init__(
         self,
-        options: Options,
+        options: WorkerOptions,
         store: Store,
         telemetry: StreamTelemetry,
         clock: Callable[[], int] = time.time_ns,
@@ -354,7 +354,7 @@ class StreamWorker:
             self._telemetry.lag(number, 0, 0.0, paused=True)
 
 
-def _consumer(options: Options) -> dict[str, Any]:
+def _consumer(options: WorkerOptions) -> dict[str, Any]:
     timeout = options.session_timeout // 1_000_000
     return {
         "group.id": options.group_id,

@@ -14,7 +14,7 @@ import pytest
 
 from tracecore.agent.receivers.prometheus.families import resource
 from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
-from tracecore.agent.receivers.prometheus.options import KubernetesSd, Namespaces, Selector
+from tracecore.agent.receivers.prometheus.options import KubernetesSd, Namespaces, RoleSelector
 from tracecore.signals.kubernetes import api
 
 META = "__meta_kubernetes_"
@@ -141,7 +141,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def test_pods(server: Server, follow: Follow) -> None:
     server.objects["/api/v1/pods"] = [pod("dcgm-a", ports=(9400, 9401)), pod("pending", address="")]
-    found = follow(selectors=[Selector(role="pod", field="spec.nodeName=node-7")])
+    found = follow(selectors=[RoleSelector(role="pod", field="spec.nodeName=node-7")])
     first, second = until(lambda: list(found.labels()))
     assert (first["__address__"], second["__address__"]) == ("10.1.2.3:9400", "10.1.2.3:9401")
     expected = {

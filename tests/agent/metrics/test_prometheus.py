@@ -19,7 +19,7 @@ import pytest
 from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
-from tracecore.agent.receivers.prometheus.options import Options, Prometheus, ScrapeConfig, StaticConfig
+from tracecore.agent.receivers.prometheus.options import Options, PrometheusConfig, ScrapeConfig, StaticConfig
 from tracecore.agent.receivers.prometheus.receiver import Prometheus as Receiver
 from tracecore.agent.receivers.prometheus.target import Scraper, target
 from tracecore.agent.telemetry import Meter
@@ -398,7 +398,7 @@ class Running:
         setting = Setting("prometheus", self.meter, time.time_ns, {}.__getitem__, base, lambda: (True, {}))
         self.taken = Taken()
         self.stop = threading.Event()
-        self.receiver = Receiver(Options(config=Prometheus(scrape_configs=configs), **more), setting)
+        self.receiver = Receiver(Options(config=PrometheusConfig(scrape_configs=configs), **more), setting)
         self.thread = threading.Thread(target=self.receiver.run, args=(self.taken, self.stop))
         self.thread.start()
 

@@ -16,9 +16,9 @@ from tracecore.agent.component import Setting
 from tracecore.agent.receivers.prometheus.options import (
     KubernetesSd,
     Options,
-    Prometheus,
+    PrometheusConfig,
+    RoleSelector,
     ScrapeConfig,
-    Selector,
 )
 from tracecore.agent.receivers.prometheus.receiver import Prometheus as Receiver
 from tracecore.agent.receivers.prometheus.relabel import Relabel
@@ -79,7 +79,7 @@ class Running:
         setting = Setting("prometheus", self.meter, time.time_ns, {}.__getitem__, place, lambda: (True, {}))
         self.payloads: list[dict[str, Any]] = []
         self._stop = threading.Event()
-        receiver = Receiver(Options(config=Prometheus(scrape_configs=[config])), setting)
+        receiver = Receiver(Options(config=PrometheusConfig(scrape_configs=[config])), setting)
         self._thread = threading.Thread(target=receiver.run, args=(self._take, self._stop))
         self._thread.start()
 
@@ -141,7 +141,7 @@ def test_pods_of_a_node_are_scraped(cluster: Any, run: Any, exporter: Any) -> No
     pod(cluster, "elsewhere", "scrape-other", port)
     pod(cluster, "unwanted", "scrape-node", port, app="web")
     token = cluster.account("scraper", [{**RIGHTS, "verbs": ["list", "watch"]}])
-    chosen = [Selector(role="pod", field="spec.nodeName=scrape-node")]
+    chosen = [RoleSelector(role="pod", field="spec.nodeName=scrape-node")]
     one = run(token, role="pod", selectors=chosen)
     until(lambda: "mine" in one.pods())
     resource = one.payloads[0]["resource_metrics"][0]["resource"]["attributes"]
@@ -163,14 +163,14 @@ def test_without_a_right(cluster: Any, run: Any, exporter: Any, verb: str) -> No
     pod(cluster, f"without-{verb}", f"node-without-{verb}", int(exporter.address.rpartition(":")[2]))
     left = [{**RIGHTS, "verbs": [{"list": "watch", "watch": "list"}[verb]]}]
     token = cluster.account(f"without-{verb}", left)
-    one = run(token, role="pod", selectors=[Selector(role="pod", field=f"spec.nodeName=node-without-{verb}")])
+    one = run(token, role="pod", selectors=[RoleSelector(role="pod", field=f"spec.nodeName=node-without-{verb}")])
     until(lambda: f"missing right: {verb} pods" in one.meter.degraded_reason)
     until(lambda: one.pods() == {f"without-{verb}"})
 
 
 def test_without_any_right(cluster: Any, run: Any) -> None:
     token = cluster.account("no-rights", [])
-    one = run(token, role="pod", selectors=[Selector(role="pod", field="spec.nodeName=nowhere")])
+    one = run(token, role="pod", selectors=[RoleSelector(role="pod", field="spec.nodeName=nowhere")])
     until(lambda: "missing right" in one.meter.degraded_reason)
     assert one.payloads == []
     cluster.grant("no-rights", [{**RIGHTS, "verbs": ["list", "watch"]}])

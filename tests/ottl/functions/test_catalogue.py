@@ -14,7 +14,7 @@ import pytest
 from tracecore.ottl import functions
 from tracecore.ottl.compile import compile_value_expression
 from tracecore.ottl.context import Context
-from tracecore.ottl.signature import MISSING, Function, Kind, Parameter, declared
+from tracecore.ottl.signature import MISSING, ArgumentKind, Function, Parameter, declared
 
 FUNCTIONS = declared(functions.MODULES)
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "ottl.md"
@@ -201,7 +201,7 @@ def test_names_say_what_a_function_is() -> None:
 
 def _type(parameter: Parameter) -> str:
     kind = parameter.kind
-    name = kind.name.removesuffix("Getter") if isinstance(kind, Kind) else kind.__name__
+    name = kind.name.removesuffix("Getter") if isinstance(kind, ArgumentKind) else kind.__name__
     names = {
         "": "any",
         "GetSetter": "path",

@@ -16,7 +16,7 @@ from tracecore.ottl import functions
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlError
 from tracecore.ottl.functions import logformats
-from tracecore.ottl.signature import MISSING, Function, GetSetter, Kind, checked, constant, declared
+from tracecore.ottl.signature import MISSING, ArgumentKind, Function, GetSetter, checked, constant, declared
 from tracecore.ottl.values import Duration, SpanID, Time, TraceID
 
 FUNCTIONS = declared(functions.MODULES)
@@ -222,8 +222,8 @@ def _argument(parameter: Any, value: Any, holder: list[Holder]) -> Any:
     return _one(kind, value, holder)
 
 
-def _one(kind: Kind | type, value: Any, holder: list[Holder]) -> Any:
-    if not isinstance(kind, Kind):
+def _one(kind: ArgumentKind | type, value: Any, holder: list[Holder]) -> Any:
+    if not isinstance(kind, ArgumentKind):
         return value
     if kind.name == "FunctionGetter":
         return lambda getter: lambda ctx: f"hash({getter(ctx)})"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracecore.facts.nccl import GLOO, WatchdogReport
-from tracecore.patterns.contract import Rest
+from tracecore.patterns.contract import IncidentContext
 from tracecore.patterns.nccl_hang.reports import Blame, blame
 from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 from tracecore.signals.record import Source
@@ -28,8 +28,10 @@ def hang(*ranks: int, reports: Sequence[WatchdogReport] = (), **fields: Any) -> 
     )
 
 
-def rest(ranks: int = 0, reports: Mapping[int, Sequence[WatchdogReport]] | None = None, **fields: Any) -> Rest:
-    return Rest(ranks=frozenset(range(ranks)), reports=reports or {}, **fields)
+def rest(
+    ranks: int = 0, reports: Mapping[int, Sequence[WatchdogReport]] | None = None, **fields: Any
+) -> IncidentContext:
+    return IncidentContext(ranks=frozenset(range(ranks)), reports=reports or {}, **fields)
 
 
 def culprits(found: Blame) -> list[tuple[int, str]]:
@@ -62,7 +64,7 @@ def culprits(found: Blame) -> list[tuple[int, str]]:
     ],
 )
 def test_ranks_whose_logs_say_nothing_of_the_hang(
-    verdict: NcclHangVerdict, known: Rest, quiet: tuple[int, ...]
+    verdict: NcclHangVerdict, known: IncidentContext, quiet: tuple[int, ...]
 ) -> None:
     found = blame(verdict, known)
     assert (found.quiet, found.culprits) == (quiet, ())

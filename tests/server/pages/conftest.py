@@ -17,7 +17,7 @@ from running import running  # noqa: E402
 
 from tracecore.server import demo  # noqa: E402
 from tracecore.server.app import make_app  # noqa: E402
-from tracecore.server.settings import Settings  # noqa: E402
+from tracecore.server.settings import ServerSettings  # noqa: E402
 from tracecore.store.store import Store  # noqa: E402
 
 NOW = 1_790_000_000_000_000_000
@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def address(fleet: Store) -> Iterator[str]:
-    with running(make_app(fleet, Settings(rate=0), clock=lambda: NOW)) as found:
+    with running(make_app(fleet, ServerSettings(rate=0), clock=lambda: NOW)) as found:
         yield found
 
 

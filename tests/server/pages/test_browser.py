@@ -18,7 +18,7 @@ from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.demo import live
 from tracecore.server.diagnosing import Diagnoses
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 INCIDENTS = Path(__file__).parents[3] / "examples" / "incidents"
@@ -73,7 +73,7 @@ def test_a_page_reads_without_javascript(tab: Tab, pages: dict[str, str], name: 
 def test_an_incident_appears_while_somebody_looks(tab: Tab, tmp_path: Path) -> None:
     store = Store.open(str(tmp_path / "live.db"), durable=False)
     demo.fill(store, time.time_ns())
-    with running(make_app(store, Settings(rate=0))) as address:
+    with running(make_app(store, ServerSettings(rate=0))) as address:
         page = tab("/", base=address)
         page.wait_for_selector(".live.on")
         before = page.locator("#overview .incidents > li").count()
@@ -102,7 +102,7 @@ def test_nodes_and_jobs_change_while_somebody_looks(tab: Tab, tmp_path: Path, pa
     store = Store.open(str(tmp_path / "watched.db"), durable=False)
     now = time.time_ns()
     store.put_incident(incident(1, at=now, job="llama-70b", node="gpu-a01", state="resolved"), now)
-    with running(make_app(store, Settings(rate=0))) as address:
+    with running(make_app(store, ServerSettings(rate=0))) as address:
         page = tab(path, base=address)
         page.wait_for_selector(".live.on", timeout=15_000)
         told = incident(
@@ -181,7 +181,7 @@ def test_an_incident_prints_with_everything_unfolded(tab: Tab, pages: dict[str, 
 def test_a_bundle_is_uploaded_and_its_progress_shown(tab: Tab, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "run"), "gztar", INCIDENTS / "nccl_hang_one_rank_missing")
     store = Store.open(str(tmp_path / "uploads.db"), durable=False)
-    settings = Settings(rate=0)
+    settings = ServerSettings(rate=0)
     app = make_app(store, settings)
     app.state.diagnoses = Diagnoses(store, settings, tmp_path / "uploads", time.time_ns)
     app.state.diagnoses.start()
@@ -206,7 +206,7 @@ def test_a_bundle_is_uploaded_and_its_progress_shown(tab: Tab, tmp_path: Path) -
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "dark"), (400, "light")])
 def test_the_sign_in_page_is_sound(tab: Tab, fleet: Store, shots: Path, width: int, scheme: str) -> None:
     _, secret = fleet.tokens.create("operator", ["operate"], who="test", now=1)
-    with running(make_app(fleet, Settings(rate=0, auth=True))) as address:
+    with running(make_app(fleet, ServerSettings(rate=0, auth=True))) as address:
         page = tab("/jobs", base=address, width=width, scheme=scheme, bypass_csp=True)
         page.screenshot(path=shots / f"login-{width}-{scheme}.png")
         assert page.said == []

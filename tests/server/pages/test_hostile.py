@@ -17,7 +17,7 @@ from running import running
 from tracecore.server.app import make_app
 from tracecore.server.pages import words
 from tracecore.server.pages.hostile import visible
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.jobs import JobReport
 from tracecore.store.nodes import NodeReport
 from tracecore.store.records import Matcher
@@ -124,7 +124,7 @@ def attacked(tmp_path: Path) -> Iterator[tuple[str, Store]]:
              "reason": hostile("because"), "result": hostile("result"), "who": hostile("actor")[:250],
              "created_at": NOW, "updated_at": NOW},
         )  # fmt: skip
-    with running(make_app(store, Settings(rate=0), clock=lambda: NOW + 60 * SECOND)) as address:
+    with running(make_app(store, ServerSettings(rate=0), clock=lambda: NOW + 60 * SECOND)) as address:
         yield address, store
     store.close()
 
@@ -215,7 +215,7 @@ def test_a_document_with_wrong_types_is_still_shown(tmp_path: Path, fleet: Store
                     continue
     assert len(ids) > 200
     with (
-        running(make_app(store, Settings(rate=0))) as address,
+        running(make_app(store, ServerSettings(rate=0))) as address,
         httpx.Client(base_url=address, headers={"Accept": "text/html"}, timeout=30) as client,
     ):
         failed = [id for id in {*ids} if client.get(words.path("incidents", id)).status_code != 200]

@@ -15,7 +15,7 @@ from running import running
 from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.pages.templating import STATIC
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.nodes import NodeReport
 from tracecore.store.store import Store
 from tracecore.store.tables import notifications
@@ -55,7 +55,7 @@ def empty(tmp_path: Path) -> Iterator[tuple[httpx.Client, Store]]:
     store = Store.open(str(tmp_path / "empty.db"), durable=False)
     headers = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
     with (
-        running(make_app(store, Settings(rate=0))) as address,
+        running(make_app(store, ServerSettings(rate=0))) as address,
         httpx.Client(base_url=address, headers=headers, timeout=30) as client,
     ):
         yield client, store
@@ -314,7 +314,7 @@ def test_a_viewer_without_rights_sees_no_buttons(fleet: Store) -> None:
     _, secret = fleet.tokens.create("viewer", ["read"], who="test", now=1)
     headers = {"Accept": "text/html", "Authorization": f"Bearer {secret}"}
     with (
-        running(make_app(fleet, Settings(rate=0, auth=True))) as address,
+        running(make_app(fleet, ServerSettings(rate=0, auth=True))) as address,
         httpx.Client(base_url=address, timeout=30) as client,
     ):
         name = fleet.incidents.find(limit=1).incidents[0].id
@@ -377,7 +377,7 @@ def test_every_page_works_on_postgresql(postgres: str, pages: dict[str, str]) ->
     store = Store.open(postgres, durable=False)
     demo.fill(store, NOW)
     with (
-        running(make_app(store, Settings(rate=0), clock=lambda: NOW)) as address,
+        running(make_app(store, ServerSettings(rate=0), clock=lambda: NOW)) as address,
         httpx.Client(base_url=address, headers={"Accept": "text/html"}, timeout=30) as client,
     ):
         for name, path in pages.items():

@@ -17,7 +17,7 @@ _TRUE: Final = {"1", "t", "T", "true", "TRUE", "True"}
 _FALSE: Final = {"0", "f", "F", "false", "FALSE", "False"}
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class AttributeAction(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do.
 
     Args:
@@ -61,7 +61,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("pattern",), "extract needs named groups only, like (?P<name>.*)"
 
 
-def compile_actions(actions: list[Action]) -> Callable[[dict[str, Any]], None]:
+def compile_actions(actions: list[AttributeAction]) -> Callable[[dict[str, Any]], None]:
     """All of them, in their order, as one function on attributes."""
     steps = [_step(action) for action in actions]
 
@@ -72,7 +72,7 @@ def compile_actions(actions: list[Action]) -> Callable[[dict[str, Any]], None]:
     return run
 
 
-def _step(action: Action) -> Callable[[dict[str, Any]], None]:
+def _step(action: AttributeAction) -> Callable[[dict[str, Any]], None]:
     key, pattern = action.key, re2.compile(action.pattern) if action.pattern is not None else None
     missing = object()
 

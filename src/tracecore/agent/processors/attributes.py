@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.processors.actions import Action, compile_actions, own, records
+from tracecore.agent.processors.actions import AttributeAction, compile_actions, own, records
 from tracecore.agent.processors.matching import Match, compiled
 
 
@@ -21,7 +21,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         exclude: not to what matches.
     """
 
-    actions: Annotated[list[Action], msgspec.Meta(min_length=1)]
+    actions: Annotated[list[AttributeAction], msgspec.Meta(min_length=1)]
     include: Match | None = None
     exclude: Match | None = None
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.processors.matching import Match, Matcher, compiled
 from tracecore.agent.processors.statements import check_text
 from tracecore.ottl.compile import compile_condition
@@ -112,7 +112,7 @@ _PLACES = (
 )
 
 
-def check(options: Options, node: Node, report: Report) -> None:
+def check(options: Options, node: Node, report: ConfigReport) -> None:
     """Every condition, compiled."""
     for signal, key, context in _PLACES:
         listed = node.get(signal, key)

@@ -13,7 +13,7 @@ import re2
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.cluster import Cluster
 from tracecore.agent.processors.k8sattributes_options import How, Options, key_kind
@@ -266,7 +266,7 @@ def _peer(batch: Batch) -> str:
     return str(mapped or address)
 
 
-def check(options: Options, node: Node, report: Report) -> None:
+def check(options: Options, node: Node, report: ConfigReport) -> None:
     """Warn of labels that are different for every pod or rollout, and of what nobody asks the API for."""
     for number, name in enumerate(options.extract.metadata):
         if name in UNKNOWN:

@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.processors.actions import Action, compile_actions
+from tracecore.agent.processors.actions import AttributeAction, compile_actions
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +18,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         attributes: what to do, in order.
     """
 
-    attributes: Annotated[list[Action], msgspec.Meta(min_length=1)]
+    attributes: Annotated[list[AttributeAction], msgspec.Meta(min_length=1)]
 
 
 class ResourceProcessor:

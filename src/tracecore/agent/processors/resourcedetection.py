@@ -15,7 +15,7 @@ import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import SECOND, Duration
 
 log = logging.getLogger("tracecore.agent.resourcedetection")
@@ -110,7 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     openshift: dict[str, Any] = {}
 
 
-def check(options: Options, node: Node, report: Report) -> None:
+def check(options: Options, node: Node, report: ConfigReport) -> None:
     """Warn of detectors that detect nothing here."""
     for number, detector in enumerate(options.detectors):
         if detector not in ("env", "system", *_NODES):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.ottl.errors import OttlError
 
 
-def check_text(node: Node, report: Report, compiles: Callable[[str], Any]) -> None:
+def check_text(node: Node, report: ConfigReport, compiles: Callable[[str], Any]) -> None:
     """Try to compile the text of a node, and report what is wrong with it."""
     try:
         compiles(node.value)

@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.processors.statements import check_text
 from tracecore.ottl.errors import OttlError
 from tracecore.ottl.planner.plan import Plan, outline
@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace_statements: list[str | Group] = []
 
 
-def check(options: Options, node: Node, report: Report) -> None:
+def check(options: Options, node: Node, report: ConfigReport) -> None:
     """Every statement and condition, compiled by itself, then each group as a whole."""
     for key, signal in STATEMENT_KEYS.items():
         listed = node.get(key)
@@ -72,7 +72,7 @@ def check(options: Options, node: Node, report: Report) -> None:
 
 
 def _check_group(
-    statements: list[Node], conditions: list[Node], signal: str, context: str, where: Node, report: Report
+    statements: list[Node], conditions: list[Node], signal: str, context: str, where: Node, report: ConfigReport
 ) -> None:
     before = len(report.problems)
     if context:

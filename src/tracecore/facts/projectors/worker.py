@@ -225,7 +225,7 @@ def launcher_failure(record: Stamped) -> LauncherFailure | None:
     )
 
 
-def _launcher_traceback(record: Stamped) -> tracebacks.Traceback | None:
+def _launcher_traceback(record: Stamped) -> tracebacks.ParsedTraceback | None:
     """The traceback an entry carries; where only its first line was stamped, the rest is in the table."""
     stack = record.get(_LAUNCHER + "traceback")
     if not isinstance(stack, str) or not stack:

@@ -7,7 +7,7 @@ from typing import Final
 from tracecore.notify.kinds.alertmanager import Alertmanager
 from tracecore.notify.kinds.apprise import Apprise
 from tracecore.notify.kinds.email import Email
-from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
+from tracecore.notify.kinds.kind import Kind, MessageRefused, TryAgain
 from tracecore.notify.kinds.pagerduty import PagerDuty
 from tracecore.notify.kinds.slack import Slack
 from tracecore.notify.kinds.webhook import Webhook
@@ -28,4 +28,4 @@ def name_of(kind: type[Kind]) -> str:
     return next(name for name, known in KINDS.items() if known is kind)
 
 
-__all__ = ["KINDS", "Kind", "Refused", "TryAgain", "name_of"]
+__all__ = ["KINDS", "Kind", "MessageRefused", "TryAgain", "name_of"]

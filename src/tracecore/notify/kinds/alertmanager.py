@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 MAX_LABEL: Final = 256
 MAX_ANNOTATION: Final = 4096
@@ -40,7 +40,7 @@ class Alertmanager(Kind, kw_only=True):
             problem = "is that of Alertmanager itself, without /api/…"
         return f"alertmanager's url {problem}" if problem else ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         lasts = (datetime.now(UTC) + timedelta(seconds=4 * self.REFRESH_S)).isoformat()
         alerts = []
         for one in message.incidents:

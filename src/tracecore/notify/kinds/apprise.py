@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tracecore.notify.kinds.kind import Kind, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 
 class Apprise(Kind, kw_only=True):
@@ -26,7 +26,7 @@ class Apprise(Kind, kw_only=True):
             return "apprise is not installed: pip install 'tracecore-diagnosis[notify]'"
         return "" if apprise.Apprise().add(self.url) else "apprise does not know this URL"
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         import apprise
 
         sender = apprise.Apprise()

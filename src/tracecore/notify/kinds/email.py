@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.kinds.kind import Kind, MessageRefused, TryAgain
+from tracecore.notify.message import NotificationMessage
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Email(Kind, kw_only=True):
             return "`to` and `from` are mail addresses"
         return "auth_username needs auth_password_file" if self.auth_username and not self.auth_password else ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         mail = EmailMessage()
         domain = self.sender.rpartition("@")[2]
         # The same for every attempt: mail servers and readers drop the second one.
@@ -70,12 +70,12 @@ class Email(Kind, kw_only=True):
                 refused = server.send_message(mail)
         except smtplib.SMTPRecipientsRefused as error:
             codes = {code for code, _ in error.recipients.values()}
-            raise (TryAgain if all(400 <= code < 500 for code in codes) else Refused)(
+            raise (TryAgain if all(400 <= code < 500 for code in codes) else MessageRefused)(
                 f"{host}: recipients refused"
             ) from None
         except smtplib.SMTPResponseException as error:
             text = f"{host} answered {error.smtp_code}"
-            raise (TryAgain if 400 <= error.smtp_code < 500 else Refused)(text) from None
+            raise (TryAgain if 400 <= error.smtp_code < 500 else MessageRefused)(text) from None
         except TimeoutError:
             raise TryAgain(f"{host} did not answer within {TIMEOUT_S:g} s") from None
         except (smtplib.SMTPException, OSError) as error:
@@ -96,7 +96,7 @@ class Email(Kind, kw_only=True):
                 server.starttls(context=ssl.create_default_context())
                 server.ehlo()
             elif self.require_tls:
-                raise Refused(f"{host} offers no TLS; set require_tls: false to send without")
+                raise MessageRefused(f"{host} offers no TLS; set require_tls: false to send without")
         except BaseException:
             server.close()
             raise

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tracecore.notify.message import MOST, Message
+from tracecore.notify.message import MOST, NotificationMessage
 
 
 class TryAgain(Exception):
@@ -22,7 +22,7 @@ class TryAgain(Exception):
         self.after_s = after_s
 
 
-class Refused(Exception):
+class MessageRefused(Exception):
     """The receiver will not take this message, however often it is sent."""
 
 
@@ -55,7 +55,7 @@ class Kind(msgspec.Struct, kw_only=True):
         """Say what is wrong with the options; empty where nothing is."""
         return ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         """Deliver a message.
 
         Args:
@@ -67,6 +67,6 @@ class Kind(msgspec.Struct, kw_only=True):
 
         Raises:
             TryAgain: it may work later.
-            Refused: it will not.
+            MessageRefused: it will not.
         """
         raise NotImplementedError

@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind, TryAgain
-from tracecore.notify.message import Message, ShownIncident
+from tracecore.notify.message import NotificationMessage, ShownIncident
 
 MAX_SUMMARY: Final = 1024
 MAX_KEY: Final = 255
@@ -32,7 +32,7 @@ class PagerDuty(Kind, kw_only=True):
         problem = url_problem(self.url)
         return f"pagerduty's url {problem}" if problem else ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         held = [one for one in message.incidents if one.status == "firing"]
         title = message.title[:MAX_SUMMARY] or "incident"
         if message.status == "resolved":
@@ -46,7 +46,7 @@ class PagerDuty(Kind, kw_only=True):
                 self._post(message, {"event_action": "acknowledge"})
         return {"dedup_key": message.key[:MAX_KEY], "summary": title}
 
-    def _trigger(self, message: Message, title: str, first: ShownIncident) -> dict[str, Any]:
+    def _trigger(self, message: NotificationMessage, title: str, first: ShownIncident) -> dict[str, Any]:
         event: dict[str, Any] = {
             "event_action": "trigger",
             "client": "tracecore",
@@ -65,7 +65,7 @@ class PagerDuty(Kind, kw_only=True):
             event |= {"client_url": message.url, "links": [{"href": message.url, "text": "Incident"}]}
         return event
 
-    def _post(self, message: Message, event: dict[str, Any]) -> None:
+    def _post(self, message: NotificationMessage, event: dict[str, Any]) -> None:
         event |= {"routing_key": self.routing_key, "dedup_key": message.key[:MAX_KEY]}
         try:
             msgspec.json.decode(post(self.url, msgspec.json.encode(event)), type=dict[str, Any])

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from tracecore.notify.http import parts, post, url_problem
-from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
-from tracecore.notify.message import Message
+from tracecore.notify.kinds.kind import Kind, MessageRefused, TryAgain
+from tracecore.notify.message import NotificationMessage
 
 #: Slack's own faults, which pass.
 _PASSING: Final = (
@@ -67,7 +67,7 @@ class Slack(Kind, kw_only=True):
         problem = url_problem(self.webhook_url or self.api_url)
         return f"slack's address {problem}" if problem else ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         if self.webhook_url:
             post(self.webhook_url, msgspec.json.encode(_body(message)))
             return {}
@@ -82,7 +82,7 @@ class Slack(Kind, kw_only=True):
         answer = found or self._call("chat.postMessage", _marked(_body(message), message) | {"channel": channel})
         return {"ts": answer.get("ts", ""), "channel": answer.get("channel", "") or channel}
 
-    def _go_on(self, message: Message, channel: str, thread: str, uncertain: bool) -> dict[str, Any]:
+    def _go_on(self, message: NotificationMessage, channel: str, thread: str, uncertain: bool) -> dict[str, Any]:
         """Change the first message; what people should notice is a reply in its thread as well."""
         place = {"channel": channel, "thread_ts": thread}
         if message.reason != "updated" and not (uncertain and self._find(channel, thread, message.delivery)):
@@ -98,7 +98,7 @@ class Slack(Kind, kw_only=True):
             channel = self._channel_id(channel)
             query = {"channel": channel, "limit": HISTORY, "include_all_metadata": "true"}
             answer = self._read(method, query | ({"ts": thread} if thread else {}))
-        except (Refused, _Gone):
+        except (MessageRefused, _Gone):
             return None  # The token may not read the channel.
         for one in answer.get("messages") or ():
             payload = parts(parts(parts(one).get("metadata")).get("event_payload"))
@@ -143,14 +143,14 @@ class Slack(Kind, kw_only=True):
             raise TryAgain(f"slack: {method}: {why}")
         if why in _GONE:
             raise _Gone(why)
-        raise Refused(f"slack: {method}: {why}")
+        raise MessageRefused(f"slack: {method}: {why}")
 
 
 class _Gone(Exception):
     pass
 
 
-def _body(message: Message) -> dict[str, Any]:
+def _body(message: NotificationMessage) -> dict[str, Any]:
     """The message as one text and blocks; text of logs is data, never markup."""
     title = _escaped(message.title, MAX_TITLE) or "incident"
     urls = {one.url for one in message.incidents if one.url} | ({message.url} if message.url else set())
@@ -181,7 +181,7 @@ def _linked(text: str, urls: Collection[str]) -> str:
     return "\n".join(lines) or " "
 
 
-def _reply(message: Message) -> dict[str, Any]:
+def _reply(message: NotificationMessage) -> dict[str, Any]:
     new = [one for one in message.incidents if one.id in message.new]
     if message.reason == "resolved" and not any(one.status == "firing" for one in message.incidents):
         text = "Resolved."
@@ -194,7 +194,7 @@ def _reply(message: Message) -> dict[str, Any]:
     return {"text": _escaped(text, MAX_BLOCK) or " ", "unfurl_links": False, "unfurl_media": False}
 
 
-def _marked(body: dict[str, Any], message: Message) -> dict[str, Any]:
+def _marked(body: dict[str, Any], message: NotificationMessage) -> dict[str, Any]:
     payload = {"delivery": message.delivery, "key": message.key}
     return body | {"metadata": {"event_type": _EVENT, "event_payload": payload}}
 

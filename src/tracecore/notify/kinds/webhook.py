@@ -12,7 +12,7 @@ import msgspec
 
 from tracecore.notify.http import post, url_problem
 from tracecore.notify.kinds.kind import Kind
-from tracecore.notify.message import Message
+from tracecore.notify.message import NotificationMessage
 
 
 class Webhook(Kind, kw_only=True):
@@ -33,7 +33,7 @@ class Webhook(Kind, kw_only=True):
         problem = url_problem(self.url)
         return f"the webhook's url {problem}" if problem else ""
 
-    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+    def send(self, message: NotificationMessage, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
         body = msgspec.json.encode(message.document())
         headers = {"Idempotency-Key": message.delivery}
         if self.secret:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Rest, Window
+    from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Storage: TypeAlias = StorageError | MountEvent
 
@@ -168,7 +168,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
             return found
         return Suspects.of([begin for begin in self.begun if begin.rank == 0])
 
-    def beside(self, rest: Rest) -> CheckpointerHangVerdict:
+    def beside(self, rest: IncidentContext) -> CheckpointerHangVerdict:
         """Where all save, a collective that waits for some of them tells who is stuck."""
         stuck = set(self._ranks()).intersection(rest.awaited)
         said = self

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Rest, Window
+    from tracecore.patterns.contract import IncidentContext, Key, Window
 
     F = TypeVar("F", bound=Fact)
     K = TypeVar("K")
@@ -169,7 +169,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
             },
         }
 
-    def beside(self, rest: Rest) -> DataloaderHangVerdict:
+    def beside(self, rest: IncidentContext) -> DataloaderHangVerdict:
         """The rank that waits for its input may have said where."""
         ranks = {fact.rank for fact in (self.stall, self.error) if fact is not None and fact.rank is not None}
         stack = next((rest.stacks[rank] for rank in sorted(ranks) if rank in rest.stacks), None)

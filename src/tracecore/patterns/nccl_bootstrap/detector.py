@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Rest, Window
+    from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Discriminator: TypeAlias = Literal[
     "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
@@ -177,7 +177,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             f"collective (image, data, compilation, another rank)."
         )
 
-    def beside(self, rest: Rest) -> NcclBootstrapVerdict:
+    def beside(self, rest: IncidentContext) -> NcclBootstrapVerdict:
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
 

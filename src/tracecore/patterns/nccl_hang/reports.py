@@ -13,7 +13,7 @@ from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.patterns.nccl_hang.waiting import Culprit, is_pairwise, seq_of
 
 if TYPE_CHECKING:
-    from tracecore.patterns.contract import Rest
+    from tracecore.patterns.contract import IncidentContext
     from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
@@ -33,7 +33,7 @@ class Blame(msgspec.Struct, frozen=True):
     origin: tuple[str, int] | None = None
 
 
-def blame(hang: NcclHangVerdict, rest: Rest) -> Blame:
+def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
     """Say whom the ranks of a hang wait for that no dump explains.
 
     A rank whose log is here and says nothing of a hang of all of them is the one they wait for: its own watchdog has
@@ -61,7 +61,7 @@ def blame(hang: NcclHangVerdict, rest: Rest) -> Blame:
     return Blame(quiet=quiet if len(quiet) <= most else ())
 
 
-def _partner_without_dump(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+def _partner_without_dump(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
     """Judge ranks that others want to exchange with and that left no dump, by what their watchdog says.
 
     One that waits in a collective went on without its part of the exchange. One that waits in a send or receive
@@ -77,7 +77,7 @@ def _partner_without_dump(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, .
     return ()
 
 
-def _numbered_in_group(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+def _numbered_in_group(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
     """Find the rank behind a number in a group whose members nobody names.
 
     Members of a group are numbered in ascending order, so the ranks that give their own number bound it. Ranks that
@@ -99,7 +99,7 @@ def _numbered_in_group(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]
     return tuple(found)
 
 
-def _in_another_communicator(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+def _in_another_communicator(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
     """Find ranks that the others miss and that wait to set up a communicator with one of them."""
     hanging = set(hang.hanging_ranks)
     found = []
@@ -112,7 +112,7 @@ def _in_another_communicator(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit
     return tuple(found)
 
 
-def _inside(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+def _inside(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
     """Return the ranks that wait in an earlier collective which all of these ranks have completed.
 
     A watchdog reports the first operation that has not ended, so a report without counters says that the operation

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Rest
+    from tracecore.patterns.contract import IncidentContext
 
 #: Watchdogs of one hang give up within this time of each other.
 _EPISODE: Final = HOUR
@@ -323,7 +323,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             pods=tuple(sorted({f.pod for f in facts if f.pod})),
         )
 
-    def beside(self, rest: Rest) -> NcclHangVerdict:
+    def beside(self, rest: IncidentContext) -> NcclHangVerdict:
         # A log may hold several runs: what was said hours before or after is about another hang.
         near = {
             rank: [r for r in reports if r.approximate or abs(r.time - self.time) <= _EPISODE]
@@ -387,7 +387,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
-def _printed(verdict: NcclHangVerdict, rest: Rest) -> str | None:
+def _printed(verdict: NcclHangVerdict, rest: IncidentContext) -> str | None:
     """The operation as one of the ranks' watchdogs printed it, in a line that does not name the group."""
     said = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
     return next((report.op for report in said if report.op and report.seq == verdict.seq and not report.pg), None)

@@ -20,7 +20,7 @@ from tracecore.store.store import Store
 from tracecore.store.update import clean
 
 
-class Decision(msgspec.Struct, kw_only=True):
+class RestartDecision(msgspec.Struct, kw_only=True):
     """Whether to start the job again.
 
     Args:
@@ -43,14 +43,14 @@ class Decision(msgspec.Struct, kw_only=True):
     incident: str
 
 
-STRUCTS = (Decision,)
+STRUCTS = (RestartDecision,)
 router = APIRouter(tags=["decisions"])
 INGEST: Any = require("ingest")
 Rank = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+$")]
 _ALONE: dict[str, Any] = {"additionalProperties": False}
 
 
-class Ended(Body):
+class EndedAttempt(Body):
     """The end of an attempt."""
 
     job: Annotated[str, Field(min_length=1, max_length=300, pattern=TEXT)]
@@ -68,8 +68,8 @@ class Ended(Body):
     checkpoint: Annotated[str | None, Field(max_length=300, pattern=TEXT)] = None
 
 
-@router.post("/decisions", responses=says(Decision))
-def decide(request: Request, body: Ended, who: Principal = INGEST) -> Response:
+@router.post("/decisions", responses=says(RestartDecision))
+def decide(request: Request, body: EndedAttempt, who: Principal = INGEST) -> Response:
     """Retry or stop. Asking again about the same attempt gives the same answer."""
     store: Store = request.app.state.store
     now = request.app.state.clock()
@@ -81,7 +81,9 @@ def decide(request: Request, body: Ended, who: Principal = INGEST) -> Response:
     return answer(request, told)
 
 
-def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: FailureLedger, now: int) -> dict[str, Any]:
+def _judge(
+    body: EndedAttempt, found: tuple[str, dict[str, Any]] | None, ledger: FailureLedger, now: int
+) -> dict[str, Any]:
     policy = standard()
     verdict: dict[str, Any] | None = None
     if found is not None:
@@ -99,7 +101,7 @@ def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: Failur
         info = with_decision(info, chosen)
     avoid = exclusions(verdict, policy) if verdict is not None else Exclusions()
     return msgspec.to_builtins(  # type: ignore[no-any-return]
-        Decision(
+        RestartDecision(
             job=body.job,
             attempt=body.attempt,
             decision=info.retry.decision,

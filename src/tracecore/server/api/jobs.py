@@ -14,13 +14,13 @@ from tracecore.store.records import JobDetail, JobPage, JobState, ProgressPoint
 from tracecore.store.store import Store
 
 
-class Progress(msgspec.Struct, kw_only=True):
+class JobProgress(msgspec.Struct, kw_only=True):
     """Reports of progress, oldest first; of many, evenly chosen ones."""
 
     points: list[ProgressPoint]
 
 
-STRUCTS = (JobPage, JobDetail, Progress)
+STRUCTS = (JobPage, JobDetail, JobProgress)
 router = APIRouter(tags=["jobs"])
 READ: Any = require("read")
 
@@ -39,7 +39,7 @@ def find(
     return answer(request, store.jobs.find(state=state, name=name, tenant=who.tenant, limit=limit, cursor=cursor))
 
 
-@router.get("/jobs/{name:path}/progress", responses=says(Progress))
+@router.get("/jobs/{name:path}/progress", responses=says(JobProgress))
 def progress(
     request: Request,
     name: PathName,
@@ -50,7 +50,7 @@ def progress(
     store: Store = request.app.state.store
     if store.jobs.get(name, tenant=who.tenant) is None:
         raise HTTPException(404, f"there is no job {name}")
-    return answer(request, Progress(points=store.jobs.progress(name, since=nanoseconds(since))))
+    return answer(request, JobProgress(points=store.jobs.progress(name, since=nanoseconds(since))))
 
 
 @router.get("/jobs/{name:path}", responses=says(JobDetail))

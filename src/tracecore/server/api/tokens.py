@@ -12,7 +12,7 @@ from tracecore.server.answers import answer, says
 from tracecore.server.api.parameters import TEXT, WHOLE, Body, Id
 from tracecore.server.audit import record
 from tracecore.server.principal import Principal, require
-from tracecore.store.records import AuditEntry, Token, TokenPage
+from tracecore.store.records import ApiToken, AuditEntry, TokenPage
 from tracecore.store.store import Store
 from tracecore.store.tokens import Scope
 
@@ -20,7 +20,7 @@ from tracecore.store.tokens import Scope
 class MadeToken(msgspec.Struct, kw_only=True):
     """A new token. `secret` is shown once and is not kept."""
 
-    token: Token
+    token: ApiToken
     secret: str
 
 

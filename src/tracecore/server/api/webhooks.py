@@ -17,7 +17,7 @@ from tracecore.facts.fact import Fact
 from tracecore.server.answers import answer, says
 from tracecore.server.ingest import Ingest
 from tracecore.server.principal import Principal, require
-from tracecore.server.webhooks.report import Report, mapped
+from tracecore.server.webhooks.report import HealthReport, mapped
 from tracecore.server.webhooks.senders import MOST, BadPayload, alertmanager, in_one_piece, nvsentinel
 from tracecore.signals.otlp import encoding
 
@@ -63,7 +63,7 @@ class TakenFacts:
 STRUCTS = (Heard,)
 router = APIRouter(tags=["webhooks"])
 INGEST: Any = require("ingest")
-_SENDERS: Final[dict[str, Callable[[object, int], list[Report]]]] = {
+_SENDERS: Final[dict[str, Callable[[object, int], list[HealthReport]]]] = {
     "nvsentinel": nvsentinel,
     "alertmanager": alertmanager,
 }

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tracecore.server.mcp.subscriptions import IncidentEvents, Subscriptions
 from tracecore.server.mcp.tools import make_mcp
 from tracecore.server.principal import UNKNOWN_TOKEN, Principal
-from tracecore.server.settings import Settings
+from tracecore.server.settings import ServerSettings
 from tracecore.store.store import Store
 
 MAX_BODY: Final = 1 << 20
@@ -28,7 +28,7 @@ SESSION_IDLE_S: Final = 600.0
 class McpEndpoint:
     """The protocol at one path of the application."""
 
-    def __init__(self, app: FastAPI, store: Store, settings: Settings) -> None:
+    def __init__(self, app: FastAPI, store: Store, settings: ServerSettings) -> None:
         self._changes = IncidentEvents(app.state.watcher)
         self._server = make_mcp(store, app.state.clock, local=False)
         Subscriptions(self._server, self._changes)

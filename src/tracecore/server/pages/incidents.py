@@ -12,7 +12,7 @@ from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from tracecore.incidents.drawings import Row, moment, read_rows, timeline_picture
+from tracecore.incidents.drawings import DrawnRow, moment, read_rows, timeline_picture
 from tracecore.patterns import types
 from tracecore.server.answers import plain
 from tracecore.server.audit import record
@@ -355,13 +355,15 @@ class TimelineRow(msgspec.Struct):
     text: str
 
 
-def _rows(detail: IncidentDetail) -> list[Row]:
+def _rows(detail: IncidentDetail) -> list[DrawnRow]:
     """The document's timeline; where it has none, the evidence in order of time."""
     if rows := read_rows(detail.document.get("timeline")):
         return rows
     root = str(_dict(detail.document.get("root_cause")).get("verdict"))
     said = [
-        Row(time=one.time, text=one.text, layer="", role="cause" if one.verdict == root else "symptom", where=one.kind)
+        DrawnRow(
+            time=one.time, text=one.text, layer="", role="cause" if one.verdict == root else "symptom", where=one.kind
+        )
         for one in detail.evidence
         if one.verdict
     ]

@@ -13,7 +13,7 @@ from tracecore.server.pages.access import Admin, Form, Held, Now, Reader, back
 from tracecore.server.pages.charts import DAY
 from tracecore.server.pages.templating import render
 from tracecore.server.principal import Principal
-from tracecore.store.records import Token
+from tracecore.store.records import ApiToken
 from tracecore.store.store import Store
 
 router = APIRouter()
@@ -56,7 +56,7 @@ async def revoke(request: Request, id: str, who: Admin, store: Held, now: Now, f
 
 
 def _page(
-    request: Request, who: Principal, store: Store, made: Token | None = None, secret: str = "", error: str = ""
+    request: Request, who: Principal, store: Store, made: ApiToken | None = None, secret: str = "", error: str = ""
 ) -> Response:
     return render(
         request,

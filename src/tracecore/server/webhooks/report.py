@@ -20,7 +20,7 @@ MAX_MESSAGE: Final = 4_000
 MAX_NAME: Final = 253
 
 
-class Report(msgspec.Struct, kw_only=True, frozen=True):
+class HealthReport(msgspec.Struct, kw_only=True, frozen=True):
     """A report in words that all senders have.
 
     Args:
@@ -66,7 +66,7 @@ class Mapped(msgspec.Struct, kw_only=True):
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 
-def mapped(reports: list[Report]) -> Mapped:
+def mapped(reports: list[HealthReport]) -> Mapped:
     """Read the facts of reports."""
     found = Mapped(facts=[], skipped={})
     for report in reports:
@@ -89,7 +89,7 @@ def mapped(reports: list[Report]) -> Mapped:
     return found
 
 
-def _facts(report: Report, row: Mapping, body: str) -> list[Fact]:
+def _facts(report: HealthReport, row: Mapping, body: str) -> list[Fact]:
     attributes: dict[str, Any] = {}
     if row.reason:
         attributes["k8s.event.reason"] = row.healthy if report.healthy else row.reason

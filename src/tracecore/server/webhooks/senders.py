@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tracecore.facts.coerce import moment
-from tracecore.server.webhooks.report import MAX_NAME, Report, pci_of, text_of
+from tracecore.server.webhooks.report import MAX_NAME, HealthReport, pci_of, text_of
 
 #: Reports of one request.
 MOST: Final = 1_000
@@ -38,7 +38,7 @@ def in_one_piece(headers: Mapping[str, str], payload: object) -> object:
     } | {"data": payload}
 
 
-def nvsentinel(payload: object, now: int) -> list[Report]:
+def nvsentinel(payload: object, now: int) -> list[HealthReport]:
     """Read CloudEvents of NVSentinel's event exporter: one, or a batch.
 
     Raises:
@@ -60,7 +60,7 @@ def nvsentinel(payload: object, now: int) -> list[Report]:
     return found
 
 
-def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now: int) -> Report:
+def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now: int) -> HealthReport:
     entities = health.get("entitiesImpacted")
     places = {
         str(one.get("entityType", "")).upper(): one.get("entityValue")
@@ -74,7 +74,7 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
     if made:
         # The exporter gives an event a new id when it sends it again after a restart; what the event says stays.
         ident = hashlib.blake2b(msgspec.json.encode([health.get(name) for name in _SAME]), digest_size=16).hexdigest()
-    return Report(
+    return HealthReport(
         origin="nvsentinel",
         ident=f"{text_of(event.get('source'), 200)}/{ident}",
         name=text_of(health.get("checkName"), MAX_NAME),
@@ -94,7 +94,7 @@ def _number(code: object) -> str:
     return number if number.isdecimal() and len(number) <= MAX_CODE else ""
 
 
-def alertmanager(payload: object, now: int) -> list[Report]:
+def alertmanager(payload: object, now: int) -> list[HealthReport]:
     """Read what Alertmanager posts to a webhook (version 4).
 
     Raises:
@@ -110,14 +110,14 @@ def alertmanager(payload: object, now: int) -> list[Report]:
     return [_alert(alert, now) for alert in alerts if isinstance(alert, dict)]
 
 
-def _alert(alert: dict[str, Any], now: int) -> Report:
+def _alert(alert: dict[str, Any], now: int) -> HealthReport:
     labels, notes = _texts(alert.get("labels")), _texts(alert.get("annotations"))
     healthy = alert.get("status") == "resolved"
     began = moment(alert.get("startsAt")) or now
     time = (moment(alert.get("endsAt")) or now) if healthy else began
     code = next((found for name in _CODE if (found := _number(labels.get(name)))), "")
     node = next((labels[name] for name in _NODE if labels.get(name)), "")
-    return Report(
+    return HealthReport(
         origin="alertmanager",
         # An alert that fires again later is another report; one that is sent again is not.
         ident=f"{text_of(alert.get('fingerprint'), 64)}/{began}/{'resolved' if healthy else 'firing'}",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracecore.agent.document import Node, Report
+from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import MILLISECOND, SECOND, Count, Duration, Interval, StorageId
 from tracecore.agent.processors.patterndetector.grouping import Grouping
 from tracecore.agent.processors.patterndetector.senders import FactsIn
@@ -113,7 +113,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     facts: FactsIn = FactsIn()
 
 
-def check(options: Options, node: Node, report: Report) -> None:
+def check(options: Options, node: Node, report: ConfigReport) -> None:
     """The thresholds, pattern by pattern and field by field."""
     known = {kind.name: kind for kind in types()}
     patterns = node.get("patterns")
@@ -143,7 +143,7 @@ def check(options: Options, node: Node, report: Report) -> None:
         _check_together(kind.Config, child, report)
 
 
-def _check_together(kind: type[msgspec.Struct], node: Node, report: Report) -> None:
+def _check_together(kind: type[msgspec.Struct], node: Node, report: ConfigReport) -> None:
     """Settings that are fine one by one may not be together."""
     if any(p.line == node.line or any(p.line == c.line for c in node.value.values()) for p in report.problems):
         return

@@ -160,7 +160,7 @@ class AttachMetadata(msgspec.Struct, frozen=True, kw_only=True):
                 yield (name,), f'"attach_metadata: {{{name}: true}}" {elsewhere.HERE}'
 
 
-class Selector(msgspec.Struct, frozen=True, kw_only=True):
+class RoleSelector(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         role: what is selected.
@@ -194,7 +194,7 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
 
     role: str
     namespaces: Namespaces = Namespaces()
-    selectors: list[Selector] = []
+    selectors: list[RoleSelector] = []
     attach_metadata: AttachMetadata = AttachMetadata()
     follow_redirects: bool = True
     enable_http2: bool = True
@@ -335,7 +335,7 @@ class Global(msgspec.Struct, frozen=True, kw_only=True):
     external_labels: dict[str, Written] = {}
 
 
-class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
+class PrometheusConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         global_: what all jobs share.
@@ -367,7 +367,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         "api_server",
     )
 
-    config: Prometheus = Prometheus(scrape_configs=[])
+    config: PrometheusConfig = PrometheusConfig(scrape_configs=[])
     trim_metric_suffixes: bool = False
     report_extra_scrape_metrics: bool = False
 
