@@ -395,37 +395,6 @@ def test_two_nodes_that_fail_in_the_same_second_are_two_incidents() -> None:
     assert len({update.id for update in story.at(30)}) == 2
 
 
-def test_an_incident_can_be_resolved_by_hand_and_stays_so() -> None:
-    story = Story()
-    story.at(40, *steps(1, 2), said=[hang(40)])
-    (update,) = story.at(50)
-    closed = story.live.resolve(update.id, T0 + 60 * SECOND)
-    assert closed is not None
-    assert (closed.state, closed.reason) == ("resolved", "resolved by hand")
-    assert story.live.resolve(update.id, T0 + 61 * SECOND) is None
-    assert story.live.resolve("incident-000000000000", T0 + 61 * SECOND) is None
-    assert story.at(70) == []
-
-
-def test_an_acknowledged_incident_stays_so_until_it_is_resolved_and_reopened() -> None:
-    story = Story()
-    story.at(40, *steps(1, 2), said=[hang(40)])
-    (update,) = story.at(50)
-    acknowledged = story.live.acknowledge(update.id, T0 + 52 * SECOND, by="kim")
-    assert acknowledged is not None
-    assert (acknowledged.state, acknowledged.revision) == ("acknowledged", 2)
-    assert acknowledged.document()["acknowledged_by"] == "kim"
-    (better,) = story.at(55, said=[crash(30)])
-    assert (better.state, better.revision, better.reason) == ("acknowledged", 3, "there is new evidence")
-    (over,) = story.at(200, *steps(190))
-    assert over.state == "resolved"
-    assert story.live.acknowledge(update.id, T0 + 210 * SECOND) is None
-    assert story.at(300, said=[crash(299, rank=2)]) == []
-    (again,) = story.at(310)
-    assert (again.state, again.reason, again.acknowledged_by) == ("diagnosed", "reopened", "")
-    assert len({u.id for u in story.told}) == 1
-
-
 CAUSES = [
     name for name in precedence.ORDER if ROLES.get(name, "cause") == "cause" and name not in precedence.CONDITIONS
 ]

@@ -1,6 +1,8 @@
-"""The life of one incident: settle, tell, update, acknowledge, resolve, reopen.
+"""The life of one incident: settle, tell, update, resolve, reopen.
 
-    (settling) ─▶ open ─▶ diagnosed ─▶ acknowledged ─▶ resolved ─▶ (reopened within a window)
+    (settling) ─▶ open ─▶ diagnosed ─▶ resolved ─▶ (reopened within a window)
+
+People acknowledge and resolve incidents in the store (`tracecore.store.people`).
 
 `Life` is what a process knows of an incident. `Memory` is what it keeps of each update that was delivered, so that
 after a restart the incident goes on under the same id and with the next revision.
@@ -40,7 +42,8 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     Args:
         id: of the incident.
         job: name of the job in the job table.
-        revision, state, digest, resolved_at, settled_until, acknowledged_by, last, pattern: as in `Life`.
+        revision, state, digest, resolved_at, settled_until, last, pattern: as in `Life`.
+        unused: empty; keeps the places of the other fields in what older versions wrote.
         attempt, slot, origin: as in `Incident`.
         layers: layers of evidence that had been seen.
         document: as JSON, without its verdicts.
@@ -54,7 +57,7 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes
     resolved_at: int
     settled_until: int
-    acknowledged_by: str
+    unused: str
     last: int
     pattern: str
     attempt: int
@@ -88,7 +91,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Emission, ...]
     at: int
     reason: str
-    acknowledged_by: str = ""
     notes: tuple[str, ...] = ()
     memory: Memory
 
@@ -108,8 +110,6 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         }
         if rows := self._timeline():
             document["timeline"] = rows
-        if self.acknowledged_by:
-            document["acknowledged_by"] = self.acknowledged_by
         if self.notes:
             document["notes"] = list(self.notes)
         if len(self.verdicts) > MAX_VERDICTS:
@@ -135,7 +135,6 @@ class Life(msgspec.Struct, kw_only=True):
         fresh: something was found that has not been compared with what was told.
         settled_until: evidence up to this time does not reopen it. 0 where it was resolved because arbitration no
             longer found it: then it reopens when it is found again.
-        acknowledged_by: who acknowledged it; empty where nobody did.
         first, last: nanoseconds of its first and last evidence.
         pattern: of its root cause; empty where there is none.
         attempt, slot, origin: as in `Incident`.
@@ -157,7 +156,6 @@ class Life(msgspec.Struct, kw_only=True):
     fresh: bool = False
     resolved_at: int = 0
     settled_until: int = 0
-    acknowledged_by: str = ""
     first: int = 0
     last: int = 0
     pattern: str = ""
@@ -172,7 +170,7 @@ class Life(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it was resolved for good: by hand, or because the job went on."""
+        """Whether it was resolved for good, because the job went on."""
         return self.state == "resolved" and self.settled_until > 0
 
     def find(self, incident: Incident, notes: tuple[str, ...] = (), trouble: tuple[str, ...] = ()) -> None:
@@ -208,8 +206,6 @@ class Life(msgspec.Struct, kw_only=True):
             return None
         self.fresh, self.told_gist, self.told_at = False, self.gist, now
         state: State = "diagnosed" if self.incident.root is not None else "open"
-        if self.acknowledged_by:
-            state = "acknowledged"
         told = [(emission.id, emission.verdict.document()) for emission in self.verdicts[:MAX_VERDICTS]]
         digest = _digest(state, self.incident.document(), self.trouble, told)
         return None if digest == self.digest else (state, digest)
@@ -227,7 +223,7 @@ class Life(msgspec.Struct, kw_only=True):
             digest=self.digest,
             resolved_at=self.resolved_at,
             settled_until=self.settled_until,
-            acknowledged_by=self.acknowledged_by,
+            unused="",
             last=self.last,
             pattern=self.pattern,
             attempt=self.attempt,
@@ -246,7 +242,6 @@ class Life(msgspec.Struct, kw_only=True):
             verdicts=self.verdicts,
             at=now,
             reason=reason,
-            acknowledged_by=self.acknowledged_by,
             notes=self.notes,
             memory=memory,
         )
@@ -269,7 +264,6 @@ def recalled(memory: Memory, now: int) -> Life:
         digest=memory.digest,
         resolved_at=memory.resolved_at,
         settled_until=memory.settled_until,
-        acknowledged_by=memory.acknowledged_by,
         last=memory.last,
         pattern=memory.pattern,
         attempt=memory.attempt,

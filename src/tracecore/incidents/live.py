@@ -219,7 +219,7 @@ class LiveIncidents:
         if life.state == "resolved":
             if over or life.id not in job.found or life.last <= life.settled_until:
                 return
-            life.state, life.since, life.digest, life.acknowledged_by = "open", now, b"", ""
+            life.state, life.since, life.digest = "open", now, b""
         if over:
             if life.is_open and life.digest:
                 updates.append(self._resolve(job, life, now, over))
@@ -263,29 +263,6 @@ class LiveIncidents:
             if life.state == "resolved" and now > life.resolved_at + self.reopen:
                 job.forget(life.id)
 
-    # -- by hand -------------------------------------------------------------------------------------------------------
-
-    def resolve(self, id: str, now: int, by: str = "") -> Update | None:
-        """Resolve an incident by hand; return None where no such incident is open."""
-        if (found := self._open_incident(id)) is None:
-            return None
-        return self._resolve(*found, now, f"resolved by {by}" if by else "resolved by hand")
-
-    def acknowledge(self, id: str, now: int, by: str = "somebody") -> Update | None:
-        """Say that somebody looks at an incident; return None where no such incident is open."""
-        if (found := self._open_incident(id)) is None:
-            return None
-        job, life = found
-        life.acknowledged_by, life.state = by or "somebody", "acknowledged"
-        life.fresh, life.told_gist = True, None
-        if (news := life.news(now)) is not None:
-            life.state, life.digest = news
-        return life.tell(job.name, self._seen_layers(job), now, f"acknowledged by {life.acknowledged_by}")
-
-    def open(self) -> list[str]:
-        """Return the ids of the incidents that were told and are not resolved."""
-        return [life.id for job in self._jobs for life in job.incidents.values() if life.is_open]
-
     def needed(self) -> Iterable[Fact]:
         """Return the facts that a restart needs, however old: of incidents that can still change, and the first of runs
         that have no name."""
@@ -298,13 +275,6 @@ class LiveIncidents:
                 yield from job.facts.values()
                 for emission in job.verdicts.values():
                     yield from emission.verdict.evidence()
-
-    def _open_incident(self, id: str) -> tuple[JobState, Life] | None:
-        for job in self._jobs:
-            life = job.incidents.get(id)
-            if life is not None and life.is_open:
-                return job, life
-        return None
 
 
 def _tells_of_no_failure(incident: Incident) -> bool:
