@@ -269,6 +269,19 @@ def test_windows_without_a_trigger_are_not_evaluated() -> None:
     assert engine.stats.evaluations == 0
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_timer_that_is_not_in_the_future_is_none(before: int) -> None:
+    class Impatient(SilencePattern):
+        def due(self, window: Window, now: int) -> int | None:
+            return now - before
+
+    engine = Engine([Impatient()])
+    engine.add([spark(0)])
+    for second in range(1, 5):
+        engine.advance(at(second))
+    assert engine.stats.evaluations == 1
+
+
 def test_tolerance_is_for_two_nodes_and_the_trail_says_when_it_mattered() -> None:
     here, there = spark(0, "n1"), smoke(0, "n2")
     assert tolerance(here, spark(1, "n1"), 2 * SECOND) == 0

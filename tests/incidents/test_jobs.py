@@ -78,6 +78,14 @@ def test_the_last_report_of_a_rank_is_the_latest_of_its_file(later: Progress, ke
     assert [report.step for report in job.progress.values()] == [kept]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_files_that_report_at_one_time_the_same_one_is_kept_in_any_order(order: int) -> None:
+    job = JobState("a")
+    for path in ("a.log", "b.log")[::order]:
+        job.take(Progress(time=T0, source=Source(path, 7), step=1))
+    assert [report.source.path for report in job.progress.values()] == ["b.log"]
+
+
 def test_reports_are_kept_by_attempt_and_rank_and_no_rank_is_none_of_them() -> None:
     job = JobState("a")
     for number, identity in enumerate(({}, {"rank": 0}, {"rank": 1}, {"rank": 1, "attempt": 1})):

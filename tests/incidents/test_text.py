@@ -103,6 +103,17 @@ def test_files_that_were_not_read_are_named(tmp_path: Path, number: int) -> None
     assert [line for line in said.splitlines() if "-o json lists" in line] == ([more[number]] if number in more else [])
 
 
+def test_every_limit_that_was_reached_is_said(tmp_path: Path) -> None:
+    (tmp_path / "out.log").write_text("RuntimeError: x\n")
+    diagnosis = diagnose([tmp_path])
+    reached = {"lines_capped": 1, "kinds_refused": 2}
+    found = msgspec.structs.replace(diagnosis, coverage={**diagnosis.coverage, "limits_reached": reached})
+    assert [line for line in report(found).splitlines() if line.startswith("Limit")] == [
+        "Limit reached: 1 line was too long to be read whole.",
+        "Limit reached: 2 kinds of progress lines had to be read line by line.",
+    ]
+
+
 def said_in(path: str, rank: int | None = None, line: int = 1, layer: str = "stdout") -> Any:
     return SimpleNamespace(source=Source(path, 0, line), rank=rank, layer=layer)
 

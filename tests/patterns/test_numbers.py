@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 import tracecore
+from tracecore.patterns import PATTERNS
 
 AGREED = Path(__file__).parent / "numbers.json"
 FOLDERS = ("actions", "engine", "incidents", "patterns")
@@ -43,7 +44,7 @@ def is_numeric(value: object) -> bool:
 
 
 def numbers(module: ModuleType) -> dict[str, Any]:
-    """Return the constants that a module defines and the defaults of its classes and functions."""
+    """Return the constants that a module defines, the defaults of its classes and functions, and a pattern's horizon."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
@@ -55,6 +56,7 @@ def numbers(module: ModuleType) -> dict[str, Any]:
             defaults = kind.__struct_defaults__
             fields = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
             found |= {f"{name}.{field}": value for field, value in zip(fields, defaults, strict=True)}
+    found |= {f"{kind.__name__}.horizon": kind().horizon for kind in PATTERNS if kind.__module__ == module.__name__}
     return json.loads(json.dumps({name: value for name, value in sorted(found.items()) if is_numeric(value)}))
 
 

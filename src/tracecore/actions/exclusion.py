@@ -57,8 +57,6 @@ class Exclusions(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data; empty where nothing is excluded."""
-        if not self:
-            return {}
         plain: dict[str, Any] = {"nodes": list(self.nodes), "gpus": list(self.gpus), "env": self.environment()}
         if self.nodes:
             plain |= {"slurm": self.slurm(), "kubernetes": {"affinity": self.kubernetes()}}

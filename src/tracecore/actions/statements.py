@@ -154,7 +154,7 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> RuleMatch | None:
         rule=rule,
         role=role,
         offset=source.offset,
-        end=source.offset + max(source.length, 1),
+        end=source.offset + source.length,
         line=source.line + line,
         text=text,
         fact=fact,

@@ -112,7 +112,8 @@ class JobState(msgspec.Struct):
         if isinstance(fact, Progress):
             key = fact.attempt, -1 if fact.rank is None else fact.rank
             known = self.progress.get(key)
-            if known is None or (known.end, known.source.offset) <= (fact.end, fact.source.offset):
+            # Of two files with the same time and place, the name decides: the order of arrival must not.
+            if known is None or _last(known) < _last(fact):
                 self.progress[key] = fact
             self.steps[fact.attempt] = max(self.steps.get(fact.attempt, 0), fact.end)
             self.moved_on = any(not life.is_settled for life in self.incidents.values())
@@ -469,3 +470,7 @@ def _split(slot: str) -> tuple[str, int]:
 
 def _key(fact: Fact) -> tuple[type[Fact], int, str]:
     return type(fact), fact.time, fact.uid
+
+
+def _last(report: Progress) -> tuple[int, int, str]:
+    return report.end, report.source.offset, report.uid

@@ -367,6 +367,12 @@ class Sent(keeper.Keeper):
         self.sent.append((int(number), whom))
 
 
+def test_what_a_keeper_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    keeper.write(str(tmp_path / "exit.json"), {"exit_code": 0})
+    assert (tmp_path / "exit.json").stat().st_mode & 0o7777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
+
+
 def test_a_keeper_begins_as_it_was_told(tmp_path: Path) -> None:
     one = Sent(tmp_path)
     assert (one.grace, one.linger, one.lease_ends, one.cwd, one.cause) == (10.0, 2.0, None, "", "")
@@ -463,6 +469,34 @@ def test_passing_goes_on_where_the_one_before_stopped(tmp_path: Path) -> None:
     assert second.finish(30)
     assert target.read_bytes() == source.read_bytes()
     assert (second.position, second.broken) == (1_500_003, "")
+
+
+class Waits(threading.Event):
+    """An event that notes how long it is waited for, writes meanwhile, and is set after so many waits."""
+
+    def __init__(self, source: Path, number: int, writes_at: int) -> None:
+        super().__init__()
+        self.source, self.number, self.writes_at = source, number, writes_at
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(round(timeout or 0.0, 4))
+        if len(self.seconds) == self.writes_at:
+            with self.source.open("ab") as file:
+                file.write(b"more")
+        if len(self.seconds) == self.number:
+            self.set()
+        return self.is_set()
+
+
+def test_passing_looks_less_often_while_nothing_is_written(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.touch()
+    one = Passing(source, os.open(tmp_path / "target", os.O_WRONLY | os.O_CREAT), tmp_path / "mark")
+    one._last = waits = Waits(source, 8, 6)
+    one.run()
+    assert waits.seconds == [0.075, 0.1125, 0.1688, 0.25, 0.25, 0.25, 0.05, 0.075]
+    assert (tmp_path / "target").read_bytes() == b"more"
 
 
 def test_passing_ends_where_the_reader_is_gone(tmp_path: Path) -> None:

@@ -97,6 +97,36 @@ def test_what_the_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert keeper.start_time(int(output(tmp_path).split()[1])) is None
 
 
+def test_what_the_command_leaves_behind_has_its_time_to_end(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    signal.signal(15, lambda *_: (time.sleep(0.3), print('saved'), os._exit(0)))\n"
+        "    print('up')\n"
+        "    time.sleep(600)\n"
+        "time.sleep(0.5)\n"
+    )
+    assert begin(tmp_path, *python(code), linger_s=0.1, grace_s=30.0).wait(60) is not None
+    assert eventually(lambda: "saved" in output(tmp_path), 10)
+
+
+def test_a_keeper_that_was_woken_goes_back_to_sleep(tmp_path: Path) -> None:
+    # An orphan of the command ends: its keeper hears of it, and has nothing to do.
+    kept = begin(tmp_path, "sh", "-c", "(sh -c 'echo gone' &); sleep 600", linger_s=0.1, grace_s=0.3)
+    assert eventually(lambda: "gone" in output(tmp_path))
+    pid = json.loads((tmp_path / "pid.json").read_text())["keeper"]
+
+    def ticks() -> int:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    time.sleep(0.2)
+    before = ticks()
+    time.sleep(0.5)
+    assert ticks() - before <= 0.1 * os.sysconf("SC_CLK_TCK")
+    kept.stop(0.1)
+    assert kept.wait(60) is not None
+
+
 def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
     polite = (
         "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(3)))\n"

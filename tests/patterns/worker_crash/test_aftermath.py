@@ -6,7 +6,8 @@ import pytest
 
 from tracecore.engine.window import FactWindow
 from tracecore.facts.fact import Fact
-from tracecore.facts.process import ExceptionRaised, ExitStatus, LauncherFailure
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, LauncherFailure
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.patterns.worker_crash.aftermath import Aftermath
 from tracecore.patterns.worker_crash.process_facts import ProcessFacts
@@ -100,3 +101,33 @@ def test_others_go_on_where_nobody_names_a_rank(steps: list[tuple[float, int]], 
         window.add(step(time, path="other.log", rank=None, step=number))
     aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
     assert aftermath.survived(failure) is survived
+
+
+@pytest.mark.parametrize(
+    ("error", "report", "rank"),
+    [
+        # An error that was printed several times, and a watchdog of the same file that speaks meanwhile.
+        ((0, 20, 2), (10, 10, 1), 1),
+        ((0, 20, 2), (20, 20, 1), 1),
+        ((0, 20, 2), (21, 21, 1), None),
+        ((0, 20, 2), (-1, -1, 1), None),
+        # A watchdog that spoke several times, and an error meanwhile.
+        ((0, 0, 1), (-5, 5, 2), 1),
+        ((0, 0, 1), (-5, 0, 2), 1),
+        ((0, 0, 1), (-5, -1, 2), None),
+        # Each of them once: they are of one line, or they are strangers.
+        ((0, 0, 1), (0, 0, 1), None),
+    ],
+)
+def test_a_folded_error_is_of_the_rank_whose_watchdog_speaks_meanwhile(
+    error: tuple[int, int, int], report: tuple[int, int, int], rank: int | None
+) -> None:
+    def folded(begin: int, end: int, count: int) -> dict[str, int | None]:
+        return {"last_time": (FAILED + end) * SECOND if count > 1 else None, "count": count}
+
+    failure = CudaError(error="launch_failure", **where(FAILED + error[0], rank=None), **folded(*error))
+    window = FactWindow(("j", ""), 2 * SECOND)
+    window.add(failure)
+    window.add(WatchdogReport(report="exception", **where(FAILED + report[0], offset=90), **folded(*report)))
+    aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
+    assert aftermath.rank(failure) == rank

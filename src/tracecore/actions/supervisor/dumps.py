@@ -80,7 +80,7 @@ def stacks(root: int, folder: Path) -> int | None:
     for pid in _pythons(descendants(root))[:MAX_STACKS]:
         left = end - time.monotonic()
         if left <= 0:
-            break
+            return written
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(
                 [program, "dump", "--pid", str(pid)],

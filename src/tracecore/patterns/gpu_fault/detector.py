@@ -243,8 +243,6 @@ class GpuFault(Pattern[Config]):
     def _switches(self, window: Window, gauges: Gauges, links: Sequence[GpuFaultVerdict]) -> list[GpuFaultVerdict]:
         """Fatal errors of switches, where no link of a GPU tells of the same."""
         fatal = [sxid for sxid in window.of(Sxid) if ends_fabric(sxid)]
-        if not fatal:
-            return []
         told = Timeline(sorted((link.first for link in links), key=_time))
         near = self.config.window
         return [

@@ -201,8 +201,6 @@ class TrainingDivergence(Pattern[Config]):
             # An explosion needs `persist` values of `factor` times the median of as many; half of these are no larger.
             if len(values) >= 2 * persist and not values[-persist] < factor * values[(persist - 1) // 2]:
                 return True
-        if not window.of(NonFinite):
-            return False
         series = window.grouped(NonFinite, _series)
         return any(value.explicit for value in window.of(NonFinite)) or any(
             len(values) >= (self.config.gradients if gradients else self.config.reports)

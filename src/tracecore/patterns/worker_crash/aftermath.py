@@ -99,7 +99,7 @@ class Aftermath:
         reports = self.facts.word_paths.get(path, ()) if rank is None else self.facts.word_streams.get((path, rank), ())
         last = bisect_right(reports, fact.end, key=_time) if reports else 0
         for report in reports[max(0, last - LOOKED_AT) : last]:
-            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
+            if (fact.count > 1 or report.count > 1) and fact.time <= report.end:
                 return report
         ends = self.facts.ends.get(place)
         return ends[-1] if ends else None
