@@ -44,7 +44,7 @@ def is_numeric(value: object) -> bool:
 
 
 def numbers(module: ModuleType) -> dict[str, Any]:
-    """Return the constants that a module defines, the defaults of its classes and functions, and a pattern's horizon."""
+    """Return a module's constants, the defaults of its classes and functions, and the horizon of its pattern."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
