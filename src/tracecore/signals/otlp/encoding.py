@@ -101,21 +101,7 @@ def parsed_record(
     Raises:
         OtlpError: a value has no place in OTLP.
     """
-    out: list[bytes] = []
-    if time:
-        out += (b"\x09", _fixed64(time))
-    if severity:
-        out += (b"\x10", varint(severity))
-    if severity_text:
-        out.append(_part(b"\x1a", severity_text.encode()))
-    if type(body) is str:
-        plain = body.encode("utf-8", "replace")
-        length = varint(len(plain))
-        out += (b"\x2a", varint(len(plain) + len(length) + 1), b"\x0a", length, plain)
-    elif body is not None:
-        out.append(_part(b"\x2a", value(body)))
-    if attributes:
-        out.append(_entries(b"\x32", attributes, 0))
+    out = _beginning(time, severity, severity_text, body, attributes)
     out.append(observed)
     encoded = b"".join(out)
     return b"\x12" + varint(len(encoded)) + encoded
@@ -135,24 +121,33 @@ def resource_logs(resource: dict[str, Any], scopes: dict[str, list[bytes]]) -> b
     return _part(b"\x0a", b"".join(out))
 
 
-def _record(record: dict[str, Any]) -> bytes:
-    get = record.get
+def _beginning(
+    time: int | None, severity: int | None, severity_text: str | None, body: Any, attributes: dict[str, Any] | None
+) -> list[bytes]:
+    """Return the parts of a log record up to its attributes."""
     out: list[bytes] = []
-    if time := get("time_unix_nano"):
+    if time:
         out += (b"\x09", _fixed64(time))
-    if number := get("severity_number"):
-        out += (b"\x10", varint(number))
-    if text := get("severity_text"):
-        out.append(_part(b"\x1a", text.encode()))
-    body = get("body")
+    if severity:
+        out += (b"\x10", varint(severity))
+    if severity_text:
+        out.append(_part(b"\x1a", severity_text.encode()))
     if type(body) is str:
         plain = body.encode("utf-8", "replace")
         length = varint(len(plain))
         out += (b"\x2a", varint(len(plain) + len(length) + 1), b"\x0a", length, plain)
     elif body is not None:
         out.append(_part(b"\x2a", value(body)))
-    if attributes := get("attributes"):
+    if attributes:
         out.append(_entries(b"\x32", attributes, 0))
+    return out
+
+
+def _record(record: dict[str, Any]) -> bytes:
+    get = record.get
+    out = _beginning(
+        get("time_unix_nano"), get("severity_number"), get("severity_text"), get("body"), get("attributes")
+    )
     if dropped := get("dropped_attributes_count"):
         out += (b"\x38", varint(dropped))
     if flags := get("flags"):
