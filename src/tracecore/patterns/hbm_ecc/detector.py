@@ -9,7 +9,7 @@ import msgspec
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        rises: tuple[Fact, ...] = (self.first,) if self.last is self.first else (self.first, self.last)
-        return (*rises, self.xid, *self.further)
+        later = () if self.last is self.first else (self.last,)
+        return (self.first, *later, self.xid, *self.further)
 
     def fields(self) -> dict[str, Any]:
         fields = {
@@ -129,7 +129,7 @@ class HbmEcc(Pattern[Config]):
         rises = iter(window.of(EccDelta))
         rise = next(rises, None)
         open_: HbmEccVerdict | None = None
-        until = 0
+        until = NEVER
         for xid in window.of(Xid):
             oldest = xid.time - self.config.window
             end = xid.time if xid.last_time is None else xid.last_time
@@ -140,7 +140,8 @@ class HbmEcc(Pattern[Config]):
                     first, last = first or rise, rise
                     errors += rise.delta
                 rise = next(rises, None)
-            if first is not None and last is not None:
+            if first is not None:
+                assert last is not None  # set with the first
                 if open_ is not None:
                     yield open_
                     open_ = None
@@ -149,7 +150,7 @@ class HbmEcc(Pattern[Config]):
                     open_ = HbmEccVerdict(
                         key=window.key,
                         episode=xid.source,
-                        time=xid.time if xid.time > first.time else first.time,
+                        time=max(xid.time, first.time),
                         first=first,
                         last=last,
                         errors=errors,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.gpu import AerError, PcieRateCollapse
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: Earlier than any fact.
-NEVER = -(1 << 63)
 #: What the trail leads with when several kinds of error precede one collapse.
 WORST = {"corrected": 0, "nonfatal": 1, "fatal": 2}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled, rfc3339
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled, rfc3339
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class PodEvictedPattern(Pattern[Config]):
         near = self.config.window
         evicted: dict[str | None, int] = {}
         condition: NodePressure | None = None
-        until = 0
+        until = NEVER
         for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
@@ -186,4 +186,4 @@ def pressure_of(note: str) -> Pressure:
     # "The node was low on resource: memory. Container x was using …": what follows may name other things.
     lower = lower.partition("low on resource:")[2] or lower
     places = [(place, pressure) for anchor, pressure in ANCHORS.items() if (place := lower.find(anchor)) >= 0]
-    return min(places, default=(0, "unknown"))[1]
+    return min(places)[1] if places else "unknown"

@@ -8,7 +8,7 @@ from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
@@ -128,29 +128,27 @@ class XidCorrelation(Pattern[Config]):
         # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
         latest: Xid | None = None
         longest: Xid | None = None
-        latest_end = longest_end = 0
-        latest_until = longest_until = near
+        latest_end = longest_end = NEVER
         for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
                 latest_end = latest.time if latest.last_time is None else latest.last_time
-                latest_until = latest_end + near
-                if longest is None or latest_end >= longest_end:
-                    longest, longest_end, longest_until = latest, latest_end, latest_until
+                if latest_end >= longest_end:
+                    longest, longest_end = latest, latest_end
                 upcoming = next(xids, None)
             repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
-            if latest is None or longest is None or repeated:
-                continue
-            recent = latest_end >= time or latest_end >= longest_end
-            if time <= (latest_until if recent else longest_until):
+            xid, end = latest, latest_end
+            if end < time:
+                xid, end = longest, longest_end
+            if xid is not None and not repeated and time <= end + near:
                 found.append(
                     XidCorrelationVerdict(
                         key=window.key,
                         episode=eviction.source,
                         time=time,
-                        xid=latest if recent else longest,
+                        xid=xid,
                         eviction=eviction,
                     )
                 )
