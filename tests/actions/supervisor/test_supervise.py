@@ -279,6 +279,17 @@ def test_supervisor_and_keeper_both_killed_leave_nothing_running_twice(tmp_path:
     assert process.marked(mark) == []
 
 
+def test_a_killed_keeper_leaves_nothing_of_its_command(tmp_path: Path) -> None:
+    # A process in a session of its own is in no group that anybody could end.
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/stray; sleep 600' & sleep 600"
+    running = begin(tmp_path, "--max-restarts", "0", "--", "sh", "-c", script)
+    written = tmp_path / "state" / "attempts" / "0001" / "pid.json"
+    assert eventually(lambda: text(tmp_path / "stray") and written.exists())
+    os.kill(record(tmp_path, 1, "pid")["keeper"], signal.SIGKILL)
+    assert running.wait(60) != 0
+    assert keeper.start_time(int(text(tmp_path / "stray"))) is None
+
+
 def test_two_supervisors_do_not_share_a_folder(tmp_path: Path) -> None:
     running = begin(tmp_path, "--", "sleep", "600")
     try:
