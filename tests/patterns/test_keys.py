@@ -53,6 +53,8 @@ def saved(phase: str = min(PHASES), event: str = "end") -> CheckpointPhase:
         ("storage_failure", saved(), (("n", ""),)),
         ("storage_failure", made(StorageError, error="x", node=None, pod="ns/p"), (("", "ns/p"),)),
         ("storage_failure", made(StorageError, error="x", node=None), (("", ""),)),
+        ("ib_link_flap", made(WatchdogReport, report="timeout"), NODE),
+        ("ib_link_flap", made(WatchdogReport, report="dump_signal"), ()),
         ("xid_correlation", made(Xid, code=79), NODE),
         ("xid_correlation", made(Xid, code=79, node=None), ()),
         ("xid_correlation", made(PodEvicted, reason="Evicted"), ()),

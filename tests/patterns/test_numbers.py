@@ -21,6 +21,8 @@ import pytest
 
 import tracecore
 from tracecore.patterns import PATTERNS
+from tracecore.patterns.config import HOUR, SECOND
+from tracecore.patterns.contract import Pattern
 
 AGREED = Path(__file__).parent / "numbers.json"
 FOLDERS = ("actions", "engine", "incidents", "patterns")
@@ -56,8 +58,19 @@ def numbers(module: ModuleType) -> dict[str, Any]:
             defaults = kind.__struct_defaults__
             fields = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
             found |= {f"{name}.{field}": value for field, value in zip(fields, defaults, strict=True)}
-    found |= {f"{kind.__name__}.horizon": kind().horizon for kind in PATTERNS if kind.__module__ == module.__name__}
+    for kind in PATTERNS:
+        if kind.__module__ == module.__name__:
+            found |= horizons(kind)
     return json.loads(json.dumps({name: value for name, value in sorted(found.items()) if is_numeric(value)}))
+
+
+def horizons(kind: type[Pattern[Any]]) -> dict[str, Any]:
+    """Return how far a pattern looks, by its defaults and with each of its durations ten days long."""
+    found = {f"{kind.__name__}.horizon": kind().horizon}
+    for name in kind.Config.__struct_fields__:
+        if type(value := getattr(kind.Config(), name)) is int and value >= SECOND:
+            found[f"{kind.__name__}.horizon({name}=10d)"] = kind(kind.Config(**{name: 240 * HOUR})).horizon
+    return found
 
 
 def defaults_of(name: str, value: object) -> dict[str, Any]:

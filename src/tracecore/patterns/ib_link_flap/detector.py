@@ -83,16 +83,16 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def port(self) -> str:
-        return f"{self.first.device}/{self.first.port}"
+        return f"{self.decisive.device}/{self.decisive.port}"
 
     def headline(self) -> str:
-        where = f" on {self.first.node}" if self.first.node else ""
+        where = f" on {self.decisive.node}" if self.decisive.node else ""
         span = seconds((self.last.time - self.first.time) / SECOND)
         hurt = ", and a collective failed there" if self.trouble is not None else ""
         return f"Port {self.port}{where} changed state {self.count} times in {span}{hurt}"
 
     def remediation(self) -> str:
-        node, device, port = self.first.node or "NODE", self.first.device, self.first.port
+        node, device, port = self.decisive.node or "NODE", self.decisive.device, self.decisive.port
         return (
             f"On {node}: `ibstat {device} {port}` and `perfquery -x` (or `ethtool -S`) show its state and error "
             f"counters, `mlxlink -d {device} --show_module` its cable: temperature, power, errors. Reseat or replace "
@@ -112,24 +112,24 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         fields = {
-            "hw.network.ib.device": self.first.device,
-            "hw.network.ib.port.num": self.first.port,
+            "hw.network.ib.device": self.decisive.device,
+            "hw.network.ib.port.num": self.decisive.port,
             "transition_count": self.count,
             "state": STATES.get(self.last.state, "unknown"),
-            "k8s.node.name": self.first.node,
+            "k8s.node.name": self.decisive.node,
         }
         return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         return {
-            "hw.network.ib.device": self.first.device,
-            "hw.network.ib.port.num": self.first.port,
-            "k8s.node.name": self.first.node,
+            "hw.network.ib.device": self.decisive.device,
+            "hw.network.ib.port.num": self.decisive.port,
+            "k8s.node.name": self.decisive.node,
             "tracecore.alert.ib_link_flap.transition_count": self.count,
         }
 
     def suspects(self) -> Suspects:
-        return Suspects(nodes=(self.first.node,) if self.first.node else ())
+        return Suspects(nodes=(self.decisive.node,) if self.decisive.node else ())
 
 
 class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
@@ -229,8 +229,7 @@ class IbLinkFlap(Pattern[Config]):
         troubles: Timeline[Trouble] = Timeline(sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=_time))
         found: list[Verdict] = []
         for port in sorted(ports):
-            if len(ports[port]) > self.config.transitions:
-                found += self._flaps(window, ports[port], troubles)
+            found += self._flaps(window, ports[port], troubles)
         if not found:
             found += self._failures(window, troubles.facts)
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))

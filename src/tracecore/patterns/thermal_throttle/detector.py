@@ -64,8 +64,16 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
 
     @property
+    def _node(self) -> str | None:
+        return self.last.node
+
+    @property
+    def _gpu(self) -> str | None:
+        return self.last.gpu
+
+    @property
     def _where(self) -> str:
-        return f" on {self.last.node}" if self.last.node else ""
+        return f" on {self._node}" if self._node else ""
 
     def headline(self) -> str:
         hot = f" at {self.last.temperature_c:g} °C" if self.last.temperature_c is not None else ""
@@ -77,10 +85,10 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
             return (
                 f"All {len(self.gpus)} GPUs{self._where or ' of the node'} throttle because of heat: its cooling fails"
             )
-        return f"GPU {self.last.gpu}{self._where} throttles because of heat{hot}{clocks}"
+        return f"GPU {self._gpu}{self._where} throttles because of heat{hot}{clocks}"
 
     def remediation(self) -> str:
-        node = self.last.node or "NODE"
+        node = self._node or "NODE"
         look = "`nvidia-smi -q -d TEMPERATURE,PERFORMANCE,CLOCK"
         if self.gpus:
             return (
@@ -88,7 +96,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
                 f"(`ipmitool -H {node}-bmc sdr type Fan`, `ipmitool -H {node}-bmc sdr type Temperature`), then "
                 f"{look}` on it. Keep new work off it until inlet temperature is normal: `kubectl cordon {node}`."
             )
-        gpu = self.last.gpu
+        gpu = self._gpu
         return (
             f"On {node}: {look} -i {gpu}`. Only this GPU is hot, so look at its own heat sink, fan or cold plate and "
             f"at what blocks the air before it. Move the job off it (`kubectl cordon {node}`, then restart the job "
@@ -108,8 +116,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
             "scope": "node" if self.gpus else "gpu",
             "throttled_seconds": round(self.seconds, 3),
             "gpus": list(self.gpus) or None,
-            "gpu.id": None if self.gpus else self.last.gpu,
-            "k8s.node.name": self.last.node,
+            "gpu.id": None if self.gpus else self._gpu,
+            "k8s.node.name": self._node,
             "temperature_c": self.last.temperature_c,
             "sm_clock_mhz": self.clock,
             "reference_mhz": self.reference,
@@ -119,8 +127,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
 
     def promoted(self) -> dict[str, Any]:
         return {
-            "gpu.id": None if self.gpus else self.last.gpu,
-            "k8s.node.name": self.last.node,
+            "gpu.id": None if self.gpus else self._gpu,
+            "k8s.node.name": self._node,
             "hw.gpu.temperature": self.last.temperature_c,
             "hw.gpu.throttle.reason": self.last.reason,
             "tracecore.alert.thermal_throttle.scope": "node" if self.gpus else "gpu",
@@ -128,8 +136,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        nodes = (self.last.node,) if self.last.node else ()
-        return Suspects(nodes=nodes, gpus=() if self.gpus or self.last.gpu is None else (self.last.gpu,))
+        nodes = (self._node,) if self._node else ()
+        return Suspects(nodes=nodes, gpus=() if self.gpus or self._gpu is None else (self._gpu,))
 
 
 class ThermalThrottle(Pattern[Config]):
