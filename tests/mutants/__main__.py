@@ -38,8 +38,8 @@ CACHE = ROOT / ".cache" / "mutants"
 FLOOR = 0.90
 #: The size of a sample, and how many of it are at least of one folder.
 NUMBER, LEAST = 120, 12
-#: Seconds of tests for one mutation, as recorded, and seconds until it is given up. Those of the supervisor, which start
-#: real processes, take 50 s together; the slowest of them are the most telling.
+#: Seconds of tests for one mutation, as recorded, and seconds until it is given up. Those of the supervisor take 50 s
+#: together; the slowest, which start real processes, are the most telling.
 MOST, LIMIT = 60.0, 600.0
 KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
 
