@@ -24,7 +24,7 @@ from tracecore.facts.process import (
     StackPrinted,
 )
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
-from tracecore.incidents.run import JobAttempt, look
+from tracecore.incidents.run import JobAttempt, _last_by, look
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -174,6 +174,16 @@ def test_facts_belong_to_their_job_and_attempt_else_to_the_only_job() -> None:
     assert [several.of(job)[0].state for job in several.jobs()] == ["failed", "unknown", "unknown"]
     assert several.last("c") is None
     assert look([made(Xid, 1, code=79)], T0).attempts == {}
+
+
+@pytest.mark.parametrize(
+    ("at", "approximate", "attempt"), [(29, False, 0), (30, False, 1), (31, False, 1), (5, False, 1), (29, True, 1)]
+)
+def test_a_scheduler_speaks_of_the_last_attempt_that_had_begun(at: float, approximate: bool, attempt: int) -> None:
+    run = look([step(10, job="a"), step(30, job="a", attempt=1)], T0 + 99 * SECOND)
+    state = made(SlurmState, at, job="a", state="FAILED", approximate=approximate)
+    assert _last_by(state, "a", run.attempts) == attempt
+    assert _last_by(ended(1, 29, job="a"), "a", run.attempts) == 1, "statuses are written down at the end"
 
 
 def test_a_rank_saves_until_it_says_otherwise_or_makes_a_step() -> None:

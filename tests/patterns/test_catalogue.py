@@ -17,7 +17,7 @@ from tracecore.patterns.cases import Case, CaseError, cases_of, folder, moment, 
 from tracecore.patterns.config import MINUTE, SECOND, ConfigError, format_duration, load, parse_duration
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.hbm_ecc.detector import Config, HbmEcc
-from tracecore.patterns.lint import CHECKS, lint, unlisted
+from tracecore.patterns.lint import lint, unlisted
 from tracecore.patterns.runbook import show
 from tracecore.patterns.schema import document_of, envelope, falsified, falsifiers_of, problems, schema_of
 
@@ -76,45 +76,11 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "check"),
-    [
-        ("detector.py", 'pattern_id: ClassVar[str] = "3"', 'pattern_id: ClassVar[str] = "4"', "identity"),
-        ("detector.py", "window: Duration", "window: int", "settings"),
-        ("verdict.schema.json", '"const": "3"', '"const": "4"', "schema"),
-        ("verdict.schema.json", '"additionalProperties": false,', "", "schema"),
-        ("verdict.schema.json", '"hw_error", ', '"hw_error", "rumour", ', "schema"),
-        ("verdict.schema.json", '"minimum": 1, ', "", "falsifiers"),
-        ("runbook.md", "## Blind spots", "## Blind spots\nTODO", "finished"),
-        ("runbook.md", "## Blind spots", "## Blind", "runbook"),
-        ("runbook.md", "{{window}}", "five minutes", "runbook"),
-        ("cases/timelines.yaml", "kind: storm", "kind: guard", "cases"),
-        ("cases/timelines.yaml", "case: storm", "case: storm_of_xids", "cases"),
-        ("cases/golden/rise_then_xid.json", '"hw.errors.delta": 1', '"hw.nonsense": 1', "attributes"),
-        ("cases/golden/rise_then_xid.json", '"hw.errors.delta": 1', '"hw.errors.delta": ""', "goldens"),
-        ("cases/falsifiers.yaml", "/pattern.id: 3}", '/pattern.id: "3"}', "falsifiers"),
-    ],
-)
-def test_lint_finds(copy: Path, file: str, old: str, new: str, check: str) -> None:
-    edit(copy / file, old, new)
+def test_the_command_says_what_lint_finds(copy: Path) -> None:
+    edit(copy / "runbook.md", "{{window}}", "five minutes")
     result = CliRunner().invoke(root, ["patterns", "lint", "--json", str(copy)], standalone_mode=False)
     assert result.return_value == 1
-    assert check in {finding["check"] for finding in json.loads(result.stdout)}
-
-
-def test_every_check_is_exercised() -> None:
-    exercised = {
-        "identity",
-        "finished",
-        "settings",
-        "schema",
-        "runbook",
-        "cases",
-        "goldens",
-        "falsifiers",
-        "attributes",
-    }
-    assert {check.__name__ for check, _ in CHECKS} == exercised
+    assert [finding["check"] for finding in json.loads(result.stdout)] == ["runbook"]
 
 
 def test_a_case_that_fails_says_what_and_where(copy: Path) -> None:

@@ -99,11 +99,6 @@ def settings(kind: Kind) -> Iterator[str]:
     if not config.__struct_config__.frozen or not config.__struct_config__.forbid_unknown_fields:
         yield "Config is not frozen, or takes unknown fields"
     defaults = config()
-    try:
-        load(config, {"no_such_setting_at_all": 1})
-        yield "Config takes unknown fields"
-    except ConfigError:
-        pass
     for field in msgspec.structs.fields(config):
         value = getattr(defaults, field.name)
         duration = is_duration(config, field.name)
@@ -289,7 +284,7 @@ def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECK
         for check, severity in checks:
             try:
                 findings += [LintFinding(severity, kind.name, check.__name__, message) for message in check(kind)]
-            except (OSError, CaseError, ValueError, KeyError) as error:
+            except Exception as error:  # of somebody's mistake, whatever it leads to
                 findings.append(LintFinding("error", kind.name, check.__name__, f"cannot be checked: {error}"))
     return findings
 
