@@ -35,6 +35,9 @@ ACTIONS: dict[str, str] = {
     "XID_154_EVAL": "do what the Xid 154 beside it names",
 }
 
+#: Xids that are usually the program's own fault: illegal instruction or access; page fault; channel reset or removed.
+APPLICATION = frozenset({13, 31, 43, 45})
+
 _SEVERITY_ORDER: dict[Severity, int] = {"nonfatal": 0, "link_fatal": 1, "fatal": 2}
 _MULTI_BIT_STATUS = range(144, 149)
 

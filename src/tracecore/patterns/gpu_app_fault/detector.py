@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.fact import order
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid, XidGauge
 from tracecore.facts.process import CudaError
-from tracecore.facts.xid_catalog import entry
+from tracecore.facts.xid_catalog import APPLICATION, entry
 from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: Illegal instruction or access; page fault; channel reset; channel removed.
-APPLICATION = frozenset({13, 31, 43, 45})
 #: CUDA errors that say nothing about what a kernel did.
 UNRELATED = frozenset(
     {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "system_not_ready", "busy",

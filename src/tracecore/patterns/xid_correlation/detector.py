@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import PodEvicted
-from tracecore.facts.xid_catalog import entry
+from tracecore.facts.xid_catalog import APPLICATION, entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
-
-#: Usually the program's own fault: no node is drained for a single one.
-APPLICATION = frozenset({13, 31, 43, 45})
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -62,7 +59,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
         known = entry(code)
         what = f" ({known.name})" if known else ""
         look = f"kubectl describe pod -n {namespace(self.pod)} {pod_name(self.pod)}"
-        if code in APPLICATION:
+        if code in APPLICATION:  # no node is drained for a single one
             return (
                 f"Xid {code}{what} is usually the application's own fault: look at the job's log for an illegal access "
                 f"or an assert before the hardware, and at `{look}`. A single one is no reason to take {node} out of "
