@@ -17,7 +17,17 @@ from tracecore.actions.ledger import MAX_ATTEMPTS, MAX_ROOTS, FailureLedger
 from tracecore.actions.policy import Decision, Limit, failure_of
 from tracecore.actions.rules import standard
 from tracecore.actions.statements import RuleMatch, decisive, why_not
-from tracecore.actions.tail import ALIKE, MAX_BYTES, SHORT, Tail, _lines_before, _windows, read_tail
+from tracecore.actions.tail import (
+    ALIKE,
+    MAX_BYTES,
+    SHORT,
+    Made,
+    Tail,
+    _lines_before,
+    _windows,
+    read_progress,
+    read_tail,
+)
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, ExitStatus, LauncherFailure, StackPrinted
 from tracecore.facts.training import StepStalled
@@ -158,6 +168,13 @@ def test_windows_are_whole_lines_that_do_not_overlap() -> None:
 
 def test_nothing_is_read_of_nothing() -> None:
     assert Tail() == read_tail("")
+
+
+@pytest.mark.parametrize(("format_", "steps"), [("text", [7, 8]), ("cri", [7, 8]), ("journal", [])])
+def test_steps_are_read_from_logs_alone(format_: str, steps: list[int]) -> None:
+    before = "2026-10-03T04:12:01.000000000Z stdout F " if format_ == "cri" else ""
+    tail = Tail(f"{before}step 7 loss 2.0\n{before}step 8 loss 2.0\n".encode(), format_, finished=[Made(900)])
+    assert [one.step for one in read_progress(tail, [0])] == [*steps, None]
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
