@@ -66,6 +66,13 @@ def test_a_case_that_does_not_hold_is_named_by_its_line(tmp_path: Path) -> None:
         ("  preempted: retry", "  preempted: maybe", "'maybe' is none of retry, stop"),
         ("  code: {retries: 0}\n", "", "'code' is missing"),
         ("  gpus: [gpu_fault", "  gpus: [gpu_falt", "did you mean 'gpu_fault'?"),
+        ("total: 20\n", "", "'total' is missing"),
+        ("code: {retries: 0}", "code: {}", "'retries' is missing"),
+        ("- {class: infrastructure,", "- {class: infrastructur,", "did you mean 'infrastructure'?"),
+        ("- {class: infrastructure,", "- {clas: infrastructure,", "did you mean 'class'?"),
+        ("- {stop: preempted,", "- {stop: preemptd,", "did you mean 'preempted'?"),
+        ("expect: {retry: true, delay: 0}", "expect: {delay: 0}", "'retry' is missing"),
+        ("node: a, expect: {retry: true, delay: 0}}", "node: a}", "'expect' is missing"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_column(tmp_path: Path, before: str, after: str, complaint: str) -> None:

@@ -108,12 +108,14 @@ class Sample:
             return trial(module, source, source, pattern, [test] if test else [], LIMIT, fresh=fresh)
         area = mutation.path.removeprefix(f"{SOURCE}/").partition("/")[0]
         tests = [test for test in covering.newer if _may_notice(test, area, _pattern(mutation))]
+        unrecorded = MOST if tests else 0.0
         for test in covering.of(mutation.path, mutation.lines):
             seconds += covering.seconds(test)
             if seconds > MOST:
                 break
             tests.append(test)
-        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, 20 + 2 * min(seconds, MOST))
+        limit = 20 + 2 * min(seconds, MOST) + unrecorded
+        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, limit)
 
     def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str, tuple[str, bool] | None]]:
         """Yield the trials that ended, their result, and what noticed the mutation unless a signal ended the trial."""

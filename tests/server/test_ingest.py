@@ -164,7 +164,9 @@ def test_facts_that_arrive_twice_change_nothing(store: Store) -> None:
     ingest.take("logs", facts(*lost_gpu(T0)))
     play(detector, clock, 15)
     assert store.incidents.find().incidents == [before]
-    assert len(store.nodes.events("gpu-node-17")) == 1
+    node = store.nodes.get("gpu-node-17")
+    assert node is not None
+    assert len(node.events) == 1
 
 
 @pytest.mark.parametrize("cut", range(8))

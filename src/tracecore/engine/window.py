@@ -100,7 +100,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     def distinct(self, kind: type[F], by: Callable[[F], K]) -> set[K]:
         facts = self.of(kind)
         seen, values = self.indexes.get((kind, by, set)) or (0, set())
-        if seen < len(facts):
+        if len(facts) > seen:
             values.update(map(by, facts[seen:] if seen else facts))
             self.indexes[kind, by, set] = len(facts), values
         return cast("set[K]", values)

@@ -112,11 +112,6 @@ class Nodes:
                 actions=_actions(connection, name),
             )
 
-    def events(self, name: str, *, since: int | None = None, limit: int = 1_000) -> list[NodeEvent]:
-        """Xids, ECC errors, throttling and link changes of a node, newest first."""
-        with self._database.read() as connection:
-            return _events(connection, name, since, limit)
-
     def counts(self, tenant: str | None = None) -> dict[str, int]:
         """Return the number of nodes in each state."""
         with self._database.read() as connection:
@@ -254,14 +249,14 @@ def _node_rows(connection: Connection, rows: Iterable[Row[Any]], tenant: str | N
     ]  # fmt: skip
 
 
-def _events(connection: Connection, name: str, since: int | None, limit: int = 1_000) -> list[NodeEvent]:
+def _events(connection: Connection, name: str, since: int | None) -> list[NodeEvent]:
     table = node_events.c
     statement = select(node_events).where(table.node == name)
     if since is not None:
         statement = statement.where(table.time >= since)
     return [
         NodeEvent(time=row.time, uid=row.uid, kind=row.kind, gpu=row.gpu, value=row.value, text=row.text)
-        for row in connection.execute(statement.order_by(table.time.desc(), table.uid).limit(min(limit, 10_000)))
+        for row in connection.execute(statement.order_by(table.time.desc(), table.uid).limit(1_000))
     ]
 
 

@@ -123,10 +123,6 @@ class Process:
         self.close()
         return ended(self.folder) or Exit(exit_code=None)
 
-    def ended(self) -> Exit | None:
-        """Return how the command itself ended, though something it started may still be there."""
-        return ended(self.folder)
-
     def send(self, number: int, whom: Whom = "child") -> None:
         self._tell(f"signal {number} {whom}\n")
 

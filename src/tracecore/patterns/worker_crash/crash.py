@@ -106,7 +106,7 @@ def crashes(facts: Sequence[Fact], failures: JudgedFailures, window: int) -> Ite
             while place < len(known):
                 last = next((fact for fact in reversed(known[begin:place]) if failures.own(fact)), None)
                 if last is None:
-                    break
+                    break  # nothing of it is its own
                 begin, place = place, bisect_right(known, last.time + window, place, key=_time)
 
 
