@@ -215,7 +215,7 @@ def test_a_span_forgets_what_began_before_the_window() -> None:
     ],
 )  # fmt: skip
 def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: tuple[float, float] | None) -> None:
-    gpu = GpuHeat()
+    gpu = GpuHeat(sample(0))
     for name, value in state.items():
         setattr(gpu, name, value)
     now = sample(100)
@@ -226,7 +226,7 @@ def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: 
 
 @pytest.mark.parametrize(("free", "kept"), [(99, 99), (100, 7)])
 def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kept: float) -> None:
-    gpu = GpuHeat()
+    gpu = GpuHeat(sample(0))
     gpu.free, gpu.free_before = sample(free), sample(7)
     gpu.heated(sample(100), GAP)
     assert gpu.free == sample(kept)
@@ -234,8 +234,8 @@ def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kep
 
 def test_a_counter_says_how_long() -> None:
     now = sample(100, throttled_s=2.5)
-    assert GpuHeat().heated(now, GAP) == (now, 2_500_000_000)
-    assert GpuHeat().heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
+    assert GpuHeat(sample(0)).heated(now, GAP) == (now, 2_500_000_000)
+    assert GpuHeat(sample(0)).heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
 
 
 @pytest.mark.parametrize(

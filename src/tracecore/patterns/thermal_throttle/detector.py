@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.thermal_throttle.heat import GpuHeat
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class ThermalThrottle(Pattern[Config]):
         gpus: dict[str, GpuHeat] = {}
         found: dict[str, ThermalThrottleVerdict] = {}
         hot: list[ThrottleSample] | None = None
-        time = 0
+        time = NEVER
         # Samples are many and nearly all say nothing: no calls here, and nothing is made of them.
         for sample in window.of(ThrottleSample):
             if sample.time != time:
@@ -180,7 +180,7 @@ class ThermalThrottle(Pattern[Config]):
             if name in gpus:
                 gpu = gpus[name]
             else:
-                gpu = gpus[name] = GpuHeat()
+                gpu = gpus[name] = GpuHeat(sample)
             gpu.last = sample
             reason, throttled_s = sample.reason, sample.throttled_s
             if reason in THERMAL and (throttled_s is None or throttled_s > 0):
@@ -237,7 +237,7 @@ class ThermalThrottle(Pattern[Config]):
         if "" not in found and len(gpus) <= MOST:
             for name in gpus:
                 gpu = gpus[name]
-                if gpu.hot.total < self.config.active and gpu.last is not None and gpu.last.time >= oldest:
+                if gpu.hot.total < self.config.active and gpu.last.time >= oldest:
                     return
             node = self._whole_node(window, gpus, hot[-1])
             if node is not None:
@@ -249,8 +249,7 @@ class ThermalThrottle(Pattern[Config]):
 
     def _others(self, gpus: Mapping[str, GpuHeat], name: str) -> list[ThrottleSample]:
         """The latest clocks of the node's other GPUs, of about this time, in order."""
-        last = gpus[name].last
-        oldest = (0 if last is None else last.time) - self.config.gap
+        oldest = gpus[name].last.time - self.config.gap
         clocks = [
             gpu.clock
             for other, gpu in islice(gpus.items(), MOST)
@@ -264,7 +263,7 @@ class ThermalThrottle(Pattern[Config]):
         if clocks := self._others(gpus, name):
             return ((_clock(clocks[(len(clocks) - 1) // 2])) + _clock(clocks[len(clocks) // 2])) / 2
         own = gpus[name]
-        if own.free is None or own.last is None or own.last.time - own.free.time > 2 * self.config.window:
+        if own.free is None or own.last.time - own.free.time > 2 * self.config.window:
             return None
         return own.free.sm_clock_mhz
 
@@ -289,7 +288,7 @@ class ThermalThrottle(Pattern[Config]):
     ) -> ThermalThrottleVerdict | None:
         """All GPUs that are sampled throttle, and none is known to keep its clock."""
         oldest = sample.time - self.config.window
-        present = {name: gpu for name, gpu in gpus.items() if gpu.last is not None and gpu.last.time >= oldest}
+        present = {name: gpu for name, gpu in gpus.items() if gpu.last.time >= oldest}
         if len(present) < 2 or any(gpu.hot.since(oldest) < self.config.active for gpu in present.values()):
             return None
         kept = [
