@@ -87,6 +87,15 @@ def test_a_mistake_is_named_with_file_line_and_column(tmp_path: Path, before: st
     assert str(caught.value).split(": ")[0].rsplit(":", 2)[1].isdigit()
 
 
+def test_a_policy_may_say_what_it_is_about(tmp_path: Path) -> None:
+    text = (policies.directory() / "default.yaml").read_text(encoding="utf-8")
+    line = next(row for row in text.splitlines() if row.startswith("about: "))
+    assert policies.named("default").about == line.removeprefix("about: ")
+    file = tmp_path / "team.yaml"
+    file.write_text(text.replace(f"{line}\n", ""), encoding="utf-8")
+    assert policies.named(str(file)).about == ""
+
+
 def test_a_policy_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(FileError, match="default, resilient"):
         policies.named("lenient")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tracecore.incidents import excerpt as excerpts
-from tracecore.incidents.excerpt import end_of, excerpt
+from tracecore.incidents.excerpt import _telling, end_of, excerpt
 from tracecore.signals.record import Source
 
 LOG = b"one\ntwo\nthree\nfour\n"
@@ -75,3 +76,47 @@ def test_of_a_block_that_is_too_long_the_end_is_quoted(more: int, first: int) ->
     found = excerpt(bundle(data), Source("a.log", 0, 1, excerpts._BYTES + more), 4)
     assert found is not None
     assert found.lines[0][0] == first
+
+
+TRACEBACK = "Traceback (most recent call last)"
+BOXED = (
+    f"╭──── {TRACEBACK} ────╮",
+    "│ /app/train.py:12 in main           │",
+    "│                                    │",
+    "│    11 │   model = build()          │",
+    "│ ❱  12 │   fit(model)               │",
+    "╰────────────────────────────────────╯",
+    "ValueError: shapes do not match",
+)
+PLAIN = (
+    f"{TRACEBACK}:", '  File "a.py", line 3, in main', "    fit()", "    ^^^^^", "ValueError: one", "",
+    "During handling of the above exception, another exception occurred:", "",
+    f"{TRACEBACK}:", '  File "a.py", line 5, in main', "    stop()", "RuntimeError: two",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("block", "most", "kept"),
+    [
+        # A block without a traceback: all of it, or its beginning and end.
+        ("abcde", 5, "abcde"),
+        ("abcdef", 5, "abcef"),
+        ("abcdef", 4, "abef"),
+        # The exceptions, and the frame above each.
+        (PLAIN[:5], 3, [PLAIN[0], PLAIN[1], PLAIN[2], PLAIN[4]]),
+        (PLAIN[:5], 1, [PLAIN[0], PLAIN[4]]),
+        (PLAIN[:5], 2, [PLAIN[0], PLAIN[1], PLAIN[4]]),
+        (PLAIN, 2, [PLAIN[0], PLAIN[4], PLAIN[11]]),
+        (PLAIN, 4, [PLAIN[0], PLAIN[1], PLAIN[4], PLAIN[9], PLAIN[11]]),
+        # One that rich drew, without its box.
+        (BOXED, 4, [f"{TRACEBACK}:", "  /app/train.py:12 in main", "    fit(model)", BOXED[6]]),
+    ],
+)
+def test_a_long_block_is_shortened_to_what_tells_most(block: Sequence[str], most: int, kept: Sequence[str]) -> None:
+    assert [line for _, line in _telling(list(enumerate(block)), most)] == list(kept)
+
+
+def test_a_box_that_is_no_traceback_stays_as_it_is() -> None:
+    block = ["╭─ Settings ─╮", "│ lr 0.1     │", "╰────────────╯", f"{TRACEBACK}:", "ValueError: x"]
+    assert [line for _, line in _telling(list(enumerate(block)), 9)][-1] == "ValueError: x"
+    assert [line for _, line in _telling(list(enumerate(block[:3])), 2)] == [block[0], block[2]]

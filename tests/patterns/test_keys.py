@@ -12,7 +12,7 @@ from tracecore.facts.gpu import AerError, FramebufferSample, GpuLost, SdcCounter
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, MountEvent, NodePressure, PodEvicted
 from tracecore.facts.memory import CudaOomUnmeasured
-from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.nccl import GLOO, NcclError, WatchdogReport
 from tracecore.facts.network import STATES, PortState
 from tracecore.facts.process import CudaError, LoaderError
 from tracecore.facts.stop import ASKED, PlannedStop
@@ -144,6 +144,18 @@ def entered(**fields: Any) -> CollectiveEntry:
         ("nccl_bootstrap", made(Progress, step=1), (("",),)),
         ("nccl_bootstrap", made(Progress), ()),
         ("nccl_bootstrap", made(Progress, step=1, phase="init"), ()),
+        ("nccl_hang", entered(), (("j", "0"),)),
+        ("nccl_hang", entered(rank=None), ()),
+        ("nccl_hang", entered(is_p2p=True), (("j", "0"), ("j", ""))),
+        ("nccl_hang", made(WatchdogReport, report="timeout", rank=0, pg=GLOO), (("j", GLOO),)),
+        ("nccl_hang", made(WatchdogReport, report="timeout", rank=0, pg="5"), (("j", "5"), ("j", ""))),
+        ("nccl_hang", made(WatchdogReport, report="timeout", rank=0), (("j", ""),)),
+        ("nccl_hang", made(WatchdogReport, report="timeout", pg="5", reporter="hvd", missing=(1,)), (("j", "5"),)),
+        ("nccl_hang", made(WatchdogReport, report="timeout", reporter="hvd", missing=(1,)), (("j", ""),)),
+        ("nccl_hang", made(WatchdogReport, report="heartbeat", pg="5", missing=(1,)), ()),
+        ("nccl_hang", made(WatchdogReport, report="heartbeat", pg="5", reporter="hvd"), ()),
+        ("nccl_hang", made(WatchdogReport, report="heartbeat", pg="5", group_rank=0), (("j", "5"),)),
+        ("nccl_hang", made(WatchdogReport, report="heartbeat", group_rank=0), ()),
         ("nvlink_degradation", made(Xid, code=min(CODES)), NODE),
         ("nvlink_degradation", made(Xid, code=13), ()),
         ("nvlink_degradation", made(WatchdogReport, report="timeout", node=None), (("",),)),
