@@ -309,13 +309,10 @@ class StalledRanks:
     """Stalls of training: which rank owns a GPU, and which step it had reached."""
 
     def __init__(self, stalls: Sequence[StepStalled]) -> None:
-        #: Two ranks of a GPU are enough to know that none is its only one.
         self._gpus: dict[str, set[int]] = {}
         for stall in stalls:
             if stall.gpu and stall.rank is not None:
-                ranks = self._gpus.setdefault(stall.gpu, set())
-                if len(ranks) < 2:
-                    ranks.add(stall.rank)
+                self._gpus.setdefault(stall.gpu, set()).add(stall.rank)
         timed = sorted(stalls, key=_since)
         self._ranks: dict[int | None, list[StepStalled]] = {**grouped(timed, _rank), None: timed}
 
