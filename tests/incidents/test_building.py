@@ -1,0 +1,118 @@
+"""Whom an incident suspects, and what it knows of the transport before the ranks gave up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracecore.facts.process import ExitStatus
+from tracecore.incidents.building import _suspects, _transport
+from tracecore.incidents.footprint import Footprint, footprint_of
+from tracecore.incidents.run import JobAttempt
+from tracecore.patterns.contract import Suspects
+from tracecore.signals.record import Source
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from made_verdicts import SECOND, T0, seen, verdict, watchdog
+
+
+def touch(name: str = "worker_crash", ranks: tuple[int, ...] = (), at: float = 10, **fields: Any) -> Footprint:
+    return footprint_of(verdict(name, at, seen(at, path="told.log"), ranks=ranks, fields=fields), "", 0)
+
+
+def attempt(ranks: int = 0, **fields: Any) -> JobAttempt:
+    return JobAttempt(**{"job": "", "number": 0, "ranks": set(range(ranks)), **fields})
+
+
+def status(path: str) -> ExitStatus:
+    return ExitStatus(time=T0, source=Source(path), exit_code=1)
+
+
+def suspected(
+    root: Footprint,
+    known: JobAttempt | None,
+    *,
+    ranks: tuple[int, ...] = (),
+    nodes: tuple[str, ...] = (),
+    pods: tuple[str, ...] = (),
+    local: object = None,
+    symptoms: tuple[Footprint, ...] = (),
+) -> tuple[int, ...]:
+    said: Any = SimpleNamespace(
+        suspects=lambda: Suspects(ranks=ranks, nodes=nodes, pods=pods),
+        fields=lambda: {"gen_ai.training.local_rank": local},
+    )
+    return _suspects(root, said, symptoms, known).ranks
+
+
+def test_the_ranks_that_the_root_names() -> None:
+    assert suspected(touch(), attempt(4), ranks=(1, 2)) == (1, 2)
+    assert suspected(touch(), None, ranks=(1, 2)) == (1, 2)
+    assert suspected(touch("planned_stop"), attempt(4), ranks=(1,)) == ()
+
+
+def test_all_ranks_are_nobody_in_particular() -> None:
+    assert suspected(touch(), attempt(4), ranks=(0, 1, 2, 3)) == ()
+    assert suspected(touch(), attempt(ranks=0, progress=1), ranks=(0, 1)) == (0, 1)
+    assert suspected(touch(), JobAttempt(job="", number=0, ranks={3}), ranks=(0, 1, 2)) == (0, 1, 2)
+    assert suspected(touch(told=2), attempt(4), ranks=(0, 1, 2, 3)) == (0, 1, 2, 3)
+
+
+def test_of_a_checkpoint_the_lowest_rank_writes() -> None:
+    assert suspected(touch("checkpointer_hang"), attempt(4), ranks=(0, 1, 2, 3)) == (0,)
+    assert suspected(touch("checkpointer_hang"), attempt(4), ranks=(1, 2)) == (1, 2)
+    assert suspected(touch("checkpointer_hang"), attempt(1, progress=1), ranks=(0,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("known", "ranks"),
+    [
+        (attempt(1), (0,)),
+        (attempt(1, progress=1), ()),
+        (attempt(1, ended={0: status("exit_codes.json")}), ()),
+        (attempt(1, ended={0: status("told.log")}), (0,)),
+    ],
+)
+def test_a_lone_rank_is_the_whole_run_where_its_steps_or_its_end_say_so(
+    known: JobAttempt, ranks: tuple[int, ...]
+) -> None:
+    assert suspected(touch(), known, ranks=(0,)) == ranks
+
+
+def test_ranks_are_known_by_where_they_run() -> None:
+    known = attempt(4, places={"n1": {2, 1}, "p": {3}})
+    assert suspected(touch(), known, nodes=("n1",)) == (1, 2)
+    assert suspected(touch(), known, nodes=("n1",), pods=("p",)) == (3,)
+    assert suspected(touch(), known, ranks=(0,), nodes=("n1",)) == (0,)
+    assert suspected(touch(), known, nodes=("n2",)) == ()
+    assert suspected(touch(), None, nodes=("n1",)) == ()
+
+
+def test_a_local_rank_counts_where_no_rank_is_known() -> None:
+    assert suspected(touch(), attempt(), local=2) == (2,)
+    assert suspected(touch(), attempt(4), local=2) == ()
+    assert suspected(touch(), attempt(), local="2") == ()
+    assert suspected(touch(), None, local=2) == ()
+    assert suspected(touch(), attempt(), ranks=(1,), local=2) == (1,)
+
+
+def test_transport_trouble_counts_that_came_before_the_ranks_gave_up() -> None:
+    def trouble(at: float, approximate: bool = False) -> Any:
+        words = f"link down at {at:g}"
+        return SimpleNamespace(time=T0 + int(at * SECOND), approximate=approximate, describe=lambda: words)
+
+    hang = footprint_of(verdict("nccl_hang", 10, watchdog(10, 1)), "", 0)
+
+    def told(*facts: Any, root: Footprint = hang) -> list[str]:
+        run: Any = SimpleNamespace(transport=list(facts))
+        return [words.removeprefix("link down at ") for words in _transport(root, run)]
+
+    assert told(trouble(9), trouble(10), trouble(11)) == ["9", "10"]
+    assert told(trouble(11), root=touch("nccl_hang")) == ["11"], "nobody told the ranks that they hang"
+    assert told(trouble(11, approximate=True)) == ["11"]
+    assert told(*(trouble(at) for at in (1, 2, 3, 4))) == ["2", "3", "4"]
+    assert told(trouble(1), trouble(1)) == ["1"]
