@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.config import HOUR, MINUTE, SECOND, ConfigError, Count, Duration, Fraction, Settings
 from tracecore.patterns.runbook import setting
 
 
@@ -33,3 +33,31 @@ class Some(Settings, frozen=True, kw_only=True):
 def test_a_setting_is_said_as_people_would(name: str, words: str) -> None:
     pattern: Any = SimpleNamespace(config=Some())
     assert setting(pattern, name) == words
+
+
+class Bounded(Settings, frozen=True, kw_only=True):
+    wait: Duration = 5 * MINUTE
+    times: Count = 3
+    share: Fraction = 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("wait", 31 * 24 * HOUR, "wait: 31d is more than 30d"),
+        ("wait", SECOND // 2, "wait: 500ms is less than 1s"),
+        ("wait", -1, "wait: -1 is less than 1s"),
+        ("times", 0, "times: 0 is less than 1"),
+        ("share", 1.5, "share: 1.5 is more than 1"),
+        ("share", 0, "share: 0 is not more than 0"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused_in_its_unit(name: str, value: float, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Bounded(**{name: value})
+    assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(("name", "value"), [("wait", 30 * 24 * HOUR), ("wait", SECOND), ("times", 1), ("share", 1)])
+def test_a_setting_at_its_bound_is_taken(name: str, value: float) -> None:
+    assert getattr(Bounded(**{name: value}), name) == value
