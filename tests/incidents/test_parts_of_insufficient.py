@@ -338,26 +338,28 @@ def test_an_xid_alone_says_what_it_means_and_where_it_was() -> None:
     assert incident is not None
     assert incident.headline == (
         "Xid 31 (GPU memory page fault) on GPU 0000:3b:00.0 of n1, process python 7, 3 times: usually an error of the "
-        "program, not of the GPU. Nothing read here says what came of it"
+        "program, not of the GPU. The logs do not show whether the run survived this"
     )
     assert incident.advice.startswith("NVIDIA's advice for this Xid: restart the job; the GPU needs no reset.")
     unknown = left(made(Xid, code=9999))
     assert unknown is not None
-    assert unknown.headline == "Xid 9999: no catalogue here has it. Nothing read here says what came of it"
+    assert unknown.headline == "Xid 9999: no catalogue here has it. The logs do not show whether the run survived this"
     assert left(made(NcclError, error="x"), XID).headline.startswith("Xid 79 (")
 
 
 @pytest.mark.parametrize(
     ("trouble", "first", "unsaid"),
     [
-        ([PCIE], 0, "what came of it"), ([made(NcclError, error="x"), PCIE], 1, "what came of it"),
-        ([BAD], 0, "why"), ([made(NcclError, error="x"), timeout(1)], 0, "why"),
+        ([PCIE], 0, "the logs do not show whether the run survived this"),
+        ([made(NcclError, error="x"), PCIE], 1, "the logs do not show whether the run survived this"),
+        ([BAD], 0, "nothing read here says why"),
+        ([made(NcclError, error="x"), timeout(1)], 0, "nothing read here says why"),
     ],
-)  # fmt: skip
+)
 def test_what_speaks_of_a_failure_by_itself_is_told(trouble: list[Fact], first: int, unsaid: str) -> None:
     incident = left(*trouble)
     assert incident is not None
-    assert incident.headline == (f"Something failed, and nothing read here says {unsaid}: {trouble[first].describe()}")
+    assert incident.headline == f"Something failed, and {unsaid}: {trouble[first].describe()}"
     assert incident.evidence[0] == trouble[first]
     assert len(incident.evidence) == len(trouble)
 

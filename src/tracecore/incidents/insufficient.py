@@ -84,8 +84,8 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     known = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
     everybody = set(range(max(known, default=-1) + 1))  # a rank implies those below it
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
-    unsaid = "why" if isinstance(first, _MUTE) else "what came of it"
-    headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"
+    unsaid = "nothing read here says why" if isinstance(first, _MUTE) else _OUTCOME_UNKNOWN
+    headline = f"Something failed, and {unsaid}: {first.describe()}"
     if isinstance(first, NcclError) and first.peer:
         headline, suspects = _left(first, first.peer)
     if (told := _told_by_library(run)) is not None:
@@ -106,6 +106,7 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     return incident
 
 
+_OUTCOME_UNKNOWN: Final = "the logs do not show whether the run survived this"
 #: What an Xid says of whose fault it is.
 _FAULTS: Final = {
     "application": "usually an error of the program, not of the GPU",
@@ -127,7 +128,7 @@ def _xid(fact: Xid) -> str:
     means = _FAULTS[known.fault] if known is not None else "no catalogue here has it"
     who = f", process {fact.process}{f' {fact.pid}' if fact.pid is not None else ''}" if fact.process else ""
     count = f", {fact.count} times" if fact.count > 1 else ""
-    return f"Xid {fact.code}{name}{place(fact)}{who}{count}: {means}. Nothing read here says what came of it"
+    return f"Xid {fact.code}{name}{place(fact)}{who}{count}: {means}. {_OUTCOME_UNKNOWN.capitalize()}"
 
 
 def _not_started(event: WorkloadEvent) -> str:

@@ -50,6 +50,10 @@ PREFIXES = (
 )
 
 
+#: What rows of tables say that other programs print; no kernel writes before them.
+OF_TABLES = {"sensor", "file_system_full", "health_check_failed", "nvlink_down"}
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_prefix_changes_nothing(prefix: str) -> None:
     lines = [(case.body, case) for name, case in CASES if name == "kernel" and isinstance(case.body, str)]
@@ -57,6 +61,8 @@ def test_a_prefix_changes_nothing(prefix: str) -> None:
         if body.startswith(("[", "<", "Sep ", "Jan ", "Feb ", "jan", "systemd", "Command")):
             continue
         plain = RECIPES["kernel"].run(RecipeCase(name="", path="", line=0, body=body)).attributes
+        if OF_TABLES & set(plain.values()):
+            continue
         assert RECIPES["kernel"].run(RecipeCase(name="", path="", line=0, body=prefix + body)).attributes == plain, (
             case.name
         )

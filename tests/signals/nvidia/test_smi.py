@@ -47,6 +47,14 @@ def test_a_healthy_gpu_in_full() -> None:
     assert not any(p.inferred for p in found)
 
 
+def test_the_part_about_one_gpu_is_enough(tmp_path: Path) -> None:
+    whole = (TELEMETRY / "nvidia-smi-q.txt").read_text()
+    (tmp_path / "gpu.txt").write_text(whole[whole.index("\nGPU 0") + 1 :])
+    found = [point for _, each in points(discover([tmp_path]), Counters()) for point in each]
+    assert {p.labels["gpu.id"] for p in found} == {"0000:00:06.0"}
+    assert {p.value for p in found if p.name == "hw.gpu.temperature"} == {34}
+
+
 def test_throttled_by_power_and_not_by_heat() -> None:
     found = recorded("power_cap_not_thermal.csv")
     active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}

@@ -139,6 +139,8 @@ _NVIDIA_FIELDS = (
     b"power.draw",
     b"gpu_uuid",
 )
+#: The part of `nvidia-smi -q` that is about one GPU, without what stands above it.
+_SMI_OF_ONE = re2.compile(rb"(?m)^GPU [0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7]\r?\n {4}[A-Z][\w ]+ : ")
 _SLURM_DAEMON = re2.compile(
     rb"(?m)^\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\]? (?:slurmctld|slurmd|error: |debug|sched: |_slurm)"
 )
@@ -214,7 +216,7 @@ def _by_content(head: bytes, complete: bool) -> str:
         return found
     if (command := _COMMAND.match(start)) is not None:
         start = start[command.end() :]
-    if b"NVSMI LOG" in head[:4096]:
+    if b"NVSMI LOG" in head[:4096] or _SMI_OF_ONE.search(head[:4096]) is not None:
         return "nvidia_smi"
     if b"NVIDIA-SMI " in head[:1024] and smi.TABLE.search(head[:1024]):
         return "nvidia_table"
