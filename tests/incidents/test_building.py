@@ -65,19 +65,19 @@ def test_all_ranks_are_nobody_in_particular() -> None:
 def test_of_a_checkpoint_the_lowest_rank_writes() -> None:
     assert suspected(touch("checkpointer_hang"), attempt(4), ranks=(0, 1, 2, 3)) == (0,)
     assert suspected(touch("checkpointer_hang"), attempt(4), ranks=(1, 2)) == (1, 2)
-    assert suspected(touch("checkpointer_hang"), attempt(1, progress=1), ranks=(0,)) == ()
+    assert suspected(touch("checkpointer_hang"), attempt(1, progress=1), ranks=(0,)) == (0,)
 
 
 @pytest.mark.parametrize(
     ("known", "ranks"),
     [
         (attempt(1), (0,)),
-        (attempt(1, progress=1), ()),
+        (attempt(1, progress=1), (0,)),
         (attempt(1, ended={0: status("exit_codes.json")}), ()),
         (attempt(1, ended={0: status("told.log")}), (0,)),
     ],
 )
-def test_a_lone_rank_is_the_whole_run_where_its_steps_or_its_end_say_so(
+def test_a_lone_rank_is_the_whole_run_where_a_list_of_ends_has_no_other(
     known: JobAttempt, ranks: tuple[int, ...]
 ) -> None:
     assert suspected(touch(), known, ranks=(0,)) == ranks

@@ -304,6 +304,8 @@ class ProcessSteps:
     def go_on(self, oom: Oom, within: int) -> bool:
         """Whether its process makes two further steps: others may still end the step they are in; two steps are made
         only by a run that goes on."""
+        if not self._all:
+            return False  # nearly always, and found out without an allocation
         who = _process(oom)
         if self._plainly_goes_on(who, oom.end, oom.end + within):
             return True

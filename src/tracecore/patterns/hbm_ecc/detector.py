@@ -150,7 +150,7 @@ class HbmEcc(Pattern[Config]):
                     open_ = HbmEccVerdict(
                         key=window.key,
                         episode=xid.source,
-                        time=max(xid.time, first.time),
+                        time=xid.time if xid.time > first.time else first.time,  # `max` allocates
                         first=first,
                         last=last,
                         errors=errors,

@@ -122,30 +122,30 @@ class Course:
         reports, factor, persist, gradients, window: as in the pattern's settings.
     """
 
-    __slots__ = ("complaints", "losses", "streaks", "surges")
+    __slots__ = ("_exploded", "_surge", "_surges", "complaints", "losses", "streaks")
 
     def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
         self.losses: list[Report] = []
         self.complaints: list[NonFinite] = []
         #: Of losses, and of norms of gradients.
         self.streaks = (Streak(reports, window), Streak(gradients, window))
-        #: Reports without a step are a series of their own: another part of the program writes them, of another value.
-        self.surges = tuple(
-            Surge(what, factor, persist, window) for _ in ("with a step", "without") for what in MEASURES
-        )
+        self._surge = factor, persist, window
+        #: Of losses, of norms, and of both in reports without a step. These are series of their own: another part of
+        #: the program writes them, of another value. Each is made when its first report comes.
+        self._surges: list[Surge | None] = [None] * (2 * len(MEASURES))
+        self._exploded = False
 
     def add(self, report: Report) -> None:
         """Take a report that comes after all others."""
         losses, norms = self.streaks
         if isinstance(report, Progress):
-            loss, norm = self.surges[:2] if report.step is not None else self.surges[2:]
             if report.loss is not None:
                 self.losses.append(report)
                 losses.add(report)
-                loss.add(report)
+                self._follow(0, report)
             if report.grad_norm is not None:
                 norms.add(report)
-                norm.add(report)
+                self._follow(1, report)
         elif report.explicit:
             self.complaints.append(report)
         elif report.what in GRADIENTS:
@@ -154,11 +154,24 @@ class Course:
             self.losses.append(report)
             losses.add(report)
 
+    def _follow(self, measure: int, report: Progress) -> None:
+        place = measure if report.step is not None else measure + len(MEASURES)
+        surge = self._surges[place]
+        if surge is None:
+            surge = self._surges[place] = Surge(MEASURES[measure], *self._surge)
+        surge.add(report)
+        self._exploded = self._exploded or surge.found is not None
+
+    @property
+    def surges(self) -> Iterable[Surge]:
+        """The series of values that there are."""
+        return [surge for surge in self._surges if surge is not None]
+
     @property
     def telling(self) -> bool:
         """Whether something in it went wrong."""
-        found = (*(streak.found for streak in self.streaks), *(surge.found for surge in self.surges))
-        return bool(self.complaints) or any(found)
+        losses, norms = self.streaks
+        return bool(self.complaints or losses.found or norms.found) or self._exploded
 
     def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
         """Count the finite losses after this and up to that time, to `most` at most."""

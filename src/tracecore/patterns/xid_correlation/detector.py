@@ -125,21 +125,21 @@ class XidCorrelation(Pattern[Config]):
         # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
         latest: Xid | None = None
         longest: Xid | None = None
-        latest_end = longest_end = NEVER
+        latest_end = longest_end = latest_until = longest_until = NEVER
         for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
                 latest_end = latest.time if latest.last_time is None else latest.last_time
+                latest_until = latest_end + near
                 if latest_end >= longest_end:
-                    longest, longest_end = latest, latest_end
+                    longest, longest_end, longest_until = latest, latest_end, latest_until
                 upcoming = next(xids, None)
             repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
-            xid, end = latest, latest_end
-            if end < time:
-                xid, end = longest, longest_end
-            if xid is not None and not repeated and time <= end + near:
+            recent = latest_end >= time
+            xid = latest if recent else longest
+            if xid is not None and not repeated and time <= (latest_until if recent else longest_until):
                 found.append(
                     XidCorrelationVerdict(
                         key=window.key,
