@@ -24,7 +24,7 @@ _NODE = re2.compile(
     r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
 )
 _NODE_FILE = re2.compile(
-    r"(?i)^(?:(?:dmesg|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter|sel|ipmi|bmc|ibstat|df)[-_.@]"
+    r"(?i)^(?:(?:dmesg|console|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter|sel|ipmi|bmc|ibstat|df)[-_.@]"
     r"([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:dmesg|kern|kernel|messages|syslog|journal"
     r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|sel|ipmi|bmc|ibstat|df))(?:\.[a-z]+){0,2}$"
 )

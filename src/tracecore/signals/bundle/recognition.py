@@ -99,7 +99,9 @@ _WALL = re2.compile(
     rb"^(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
 )
 _KERNEL_ISO = re2.compile(rb"^(?:[a-z]+ *:[a-z]+ *: ?)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
-_DMESG = re2.compile(b"|".join(expression.pattern for expression in (kernel_lines.UPTIME, _WALL, _KERNEL_ISO)))
+_DMESG = re2.compile(
+    b"|".join(expression.pattern for expression in (kernel_lines.UPTIME, kernel_lines.CONSOLE, _WALL, _KERNEL_ISO))
+)
 _SAMPLE = re2.compile(rb"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d|NaN|Inf)")
 _SERIES = re2.compile(rb'(?m)^[a-zA-Z_:][\w:]*\{[a-zA-Z_]\w* *= *"')
 _FAMILY = re2.compile(rb"(?m)^# (?:TYPE|HELP) [a-zA-Z_:][\w:]*")
@@ -119,6 +121,7 @@ _PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE
 #: Rows of kubectl without the header.
 _BARE_ROWS = (
     (printed.BARE_ROW, "kubernetes_table"),
+    (printed.BARE_DATED, "kubernetes_table"),
     (printed.BARE_EVENT, "kubernetes_table"),
     (printed.BARE_OLD_EVENT, "kubernetes_table"),
     (printed.BARE_POD, "kubernetes_pods"),
@@ -376,7 +379,7 @@ _LABELLED = re2.compile(rb"^ *\d{1,7}: ?[\[A-Za-z]")
 
 def _wrapping(head: bytes) -> str:
     """Return which of `dialects.WRAPPINGS` stands before every line: nearly all have it; of a few lines all."""
-    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _about_containers(line)]
+    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _is_of_launcher(line)]
     if len(lines) < 4:
         return "srun" if len(lines) > 1 and all(map(_LABELLED.match, lines)) else ""
     for name, expression in WRAPPINGS.items():
@@ -390,9 +393,9 @@ def _wrapping(head: bytes) -> str:
     return ""
 
 
-def _about_containers(line: bytes) -> bool:
-    """Return what compose itself says between the lines of its containers."""
-    return line.startswith(b"Attaching to ") or b" exited with code " in line
+def _is_of_launcher(line: bytes) -> bool:
+    """Whether the program writes this itself that puts its wrapping before the lines of others."""
+    return line.startswith((b"Attaching to ", b"srun: ", b"slurmstepd: ")) or b" exited with code " in line
 
 
 _NUMBERED = re2.compile(rb"[-_.]\d+(?:\.\w+@[\w.-]+)?$")

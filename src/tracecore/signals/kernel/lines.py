@@ -20,6 +20,11 @@ _WALL = re2.compile(
 _ISO = re2.compile(
     rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d{1,9}[+-]\d\d:?\d\d) "
 )
+#: A server of consoles writes the time before the kernel's own: `[2026-02-18T01:17:28Z] [942210.113310] `.
+CONSOLE = re2.compile(
+    rb"^\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)\] ?"
+    rb"\[ *\d{1,10}\.\d{6}\](?:\[ *[TC]\d+\])? ?"
+)
 _KMSG = re2.compile(rb"^(\d{1,6}),(\d+),(\d{1,19}),[^;]{0,200};")
 SYSLOG = re2.compile(
     rb"^(?:<\d{1,3}>(?:\d )?)?([A-Za-z][a-z]{2}\.? [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
@@ -103,7 +108,7 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
             return _syslog(work, raw, match.end(), *match.groups())
         if match := _WALL.match(raw):
             return UnwrappedLine(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
-        if match := _ISO.match(raw):
+        if match := _ISO.match(raw) or CONSOLE.match(raw):
             return UnwrappedLine(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := TALOS.match(raw):
             host, text = match.group(1).decode("utf-8", "replace"), clean(raw[match.end() :])

@@ -26,10 +26,12 @@ _SHORT = re2.compile(
     r"\s(?:NodeHasDiskPressure|NodeHasInsufficientMemory|NodeHasInsufficientPID|EvictionThresholdMet) +[Nn]ode/(\S+)"
 )
 #: A row with times instead of ages, which are wider than the column: time, perhaps another, type, reason, object, rest.
-_DATED = re2.compile(
+_DATED_TEXT = (
     r"^(?P<SEEN>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) +(?:\d{4}-\S+Z +)?(?P<TYPE>Normal|Warning) +"
     r"(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[A-Za-z][A-Za-z.]*/\S+) +(?P<REST>\S.*)$"
 )
+_DATED = re2.compile(_DATED_TEXT)
+BARE_DATED = re2.compile(_DATED_TEXT.encode())
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
 _FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
 
