@@ -37,7 +37,7 @@ _PRESSURE_REASONS = {
 _READY_REASONS = {"NodeReady": True, "NodeNotReady": False, "NodeStatusUnknown": False}
 #: Hints that another projector turns into its own fact.
 _TYPED_HINTS = frozenset(
-    {"pod_evicted", "preempted", "oom_killed", "node_pressure", "node_unhealthy", "network_not_ready"}
+    {"pod_evicted", "preempted", "oom_killed", "node_pressure", "node_unhealthy", "node_problem", "network_not_ready"}
 )
 
 
@@ -104,6 +104,16 @@ def node_rebooted(record: Stamped) -> HostEvent | None:
     fields = record.event_identity()
     fields.pop("pod", None)
     return HostEvent(**fields, event="boot", detail=_note(record), rebooted=True) if "node" in fields else None
+
+
+def node_problem(record: Stamped) -> HostEvent | None:
+    """A watcher of the node complains of something while the node goes on."""
+    fields = record.event_identity()
+    if _hint(record) != "node_problem" or "node" not in fields:
+        return None
+    fields.pop("pod", None)
+    detail = ": ".join(filter(None, (_reason(record), _note(record))))
+    return HostEvent(**fields, event="health_check", detail=detail)
 
 
 def pod_ready(record: Stamped) -> PodReady | None:
@@ -193,6 +203,7 @@ KUBERNETES = (
     Projection(node_pressure, either=("k8s.node.condition", *_EVENT)),
     Projection(node_readiness, either=("k8s.node.condition", *_EVENT)),
     Projection(node_rebooted, gate=("k8s.event.reason",)),
+    Projection(node_problem, gate=("k8s.event.hint",)),
     Projection(mount_event, gate=("k8s.event.reason",)),
     Projection(cni_event, either=_EVENT),
     Projection(container_started, gate=("k8s.event.reason",)),
