@@ -111,7 +111,9 @@ class Running:
         """The log records in a file of the file exporter, as `{"body", "attributes", "resource"}`."""
         path = self.directory / name
         found = []
-        for line in path.read_text().splitlines() if path.exists() else ():
+        # The agent may be in the middle of the last line.
+        whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+        for line in whole.splitlines():
             for entry in msgspec.json.decode(line)["resourceLogs"]:
                 for scope in entry["scopeLogs"]:
                     found += [
