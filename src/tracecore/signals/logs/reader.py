@@ -81,7 +81,7 @@ def read_lines(
 
 
 class _Place(NamedTuple):
-    """Where a line begins in its file, its number, and where it ends."""
+    """The place of a line: its offset in the file, its number and its end."""
 
     offset: int
     line: int
