@@ -66,11 +66,12 @@ def _story(mixture: str, dice: random.Random) -> Iterator[tuple[float, str]]:
             case 2 | 3:
                 yield now, dice.choice(EVENTS)
             case 4:
+                # Of a rank of its own: to one that also counts otherwise it would be progress, now and then.
                 for _ in range(dice.randrange(3, 90)):
                     now += 1
                     yield (
                         now,
-                        "[rank0]: step 1555/1000000 | loss 1.5000 | grad_norm 0.900 | lr 1.00e-04 | 300.0 ms | 9 tok/s",
+                        "[rank9]: step 1555/1000000 | loss 1.5000 | grad_norm 0.900 | lr 1.00e-04 | 300.0 ms | 9 tok/s",
                     )
             case 5:
                 yield from ((now, bodies[n]) for n in range(number // 2, number // 2 + 40))

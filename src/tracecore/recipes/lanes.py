@@ -223,7 +223,7 @@ class Lanes:
         return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
     def _pauses(self, moves: Progress, within: Times, places: Array, limit: float) -> tuple[Array, Times]:
-        """Return for each move of a block where the last pause of its writer ended, and when its move before was.
+        """Return for each move of a block where the last pause of its writer ended, and the latest time before it.
 
         A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move. Between
         two moves whose clocks differ no more time passed than between each of them and the next one of its own lane.
@@ -257,11 +257,13 @@ class Lanes:
         ends = _led([ended for _, ended in known], moves.line[order] + self._lines, begins)
         ends[1:][(gaps < limit) & ~begins[1:]] = -1
         lasts = np.append(heads[1:], len(times)) - 1
+        latest = times.copy()
         for head, last in zip(heads.tolist(), lasts.tolist(), strict=True):
             np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])
+            np.fmax.accumulate(latest[head : last + 1], out=latest[head : last + 1])
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
-        ended[order], before[order] = ends[~begins], times[np.flatnonzero(~begins) - 1]
+        ended[order], before[order] = ends[~begins], latest[np.flatnonzero(~begins) - 1]
         return ended, before
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:

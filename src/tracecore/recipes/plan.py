@@ -131,8 +131,9 @@ def _second_look(groups: Sequence[PlannedGroup]) -> bytes:
     """The database of what it takes so that one of these groups sets anything; empty where that is not known."""
     if any(group.effects is None for group in groups):
         return b""
-    wanted = search(sorted({p for group in groups for p in group.effects or ()}), lines=True, literals=False)
-    usable, database = compiled(wanted, once=False)
+    patterns = sorted({pattern for group in groups for pattern in group.effects or ()})
+    wanted = search(patterns, lines=True, literals=False, once_a_line=True)
+    usable, database = compiled(wanted, once=False, alike=True)
     return b"" if usable.open else database.dump()
 
 
@@ -171,8 +172,10 @@ class LayerPlan:
 
         return Sampler(
             self.events(),
-            self._database("progress", prepared.progress),
-            self._database("effects", prepared.effects) if prepared.effects else None,
+            # What progress lines have besides their words says more than these.
+            self._database("effects", prepared.effects)
+            if prepared.effects
+            else self._database("progress", prepared.progress),
             self._shapes_of(stream),
             self._kinds_of_lines(),
             self._mask(prepared.vocabulary),

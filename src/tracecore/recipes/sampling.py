@@ -62,8 +62,7 @@ class Sampler:
 
     Args:
         events: finds lines that are no progress, or more than that.
-        progress: the database of guards of progress.
-        effects: the database of what progress lines have besides, where it is known.
+        progress: the database of what progress lines have.
         shapes: of the lines of this and other streams.
         kinds: of the same.
         mask: hides what means nothing in lines that are not known otherwise.
@@ -77,7 +76,6 @@ class Sampler:
         self,
         events: Selector,
         progress: ScanDatabase,
-        effects: ScanDatabase | None,
         shapes: Shapes,
         kinds: Kinds,
         mask: Mask,
@@ -89,7 +87,6 @@ class Sampler:
     ) -> None:
         self._events = events
         self._progress = progress
-        self._effects = effects
         self._shapes = shapes
         self._kinds = kinds
         self._mask = mask
@@ -229,8 +226,7 @@ class Sampler:
 
     def _telling(self, said: Lines, which: Array) -> Array:
         """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
-        which = which[matching(self._progress, said.some(which))]
-        return which if self._effects is None else which[matching(self._effects, said.some(which))]
+        return which[matching(self._progress, said.some(which))]
 
     def _found(self, lines: Lines, some: Lines, which: Array, keys: Array) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
@@ -247,17 +243,22 @@ class Sampler:
         variants = shapes.masked.find(masked)
         shapes.rows.columns()
         unclear = (variants == UNKNOWN) | ((variants >= 0) & ~found.fit(variants, shapes.rows))
+        new: dict[int, int] = {}
         for number in np.flatnonzero(unclear).tolist():
             # The same line may have more numbers: an identifier may happen to be one.
             count = int(found.first[number + 1] - found.first[number])
             key = int(masked[number])
-            key = key if variants[number] == UNKNOWN else hash((key, count))
-            variant = shapes.masked.get(key)
+            if variants[number] == UNKNOWN:
+                variant = new.get(key, UNKNOWN)
+            else:
+                key = hash((key, count))
+                variant = shapes.masked.get(key)
             if variant == UNKNOWN:
                 raw, text, line = lines.raw(int(which[number])), some.raw(number), aside.raw(number)
                 spans = numbers(line) if raw == text else _numbers(raw, text, line)
                 variant = ALONE if spans is None else shapes.find(line, raw, spans)
                 if variant != ALONE:
+                    new[key] = variant
                     shapes.masked.add(key, variant)
             variants[number] = variant
         progress, alone = self._read(found, variants, lambda line: lines.raw(int(which[line])))
@@ -274,16 +275,17 @@ class Sampler:
             aside: the same without what means nothing.
         """
         shapes = self._shapes
-        own = keys[progress.line].tolist()
-        for place in shapes.again(own):
+        own = keys[progress.line]
+        known = shapes.keys.find(own)
+        for place in shapes.again(own.tolist()):
             line, variant = int(progress.line[place]), int(progress.variant[place])
             text, shown = some.raw(line), aside.raw(line)
             if text.translate(None, _NO_DIGITS) != shown.translate(None, _NO_DIGITS):  # some of them are hidden
                 variant = shapes.rows.loosened(variant, text, shown)
-            elif shapes.keys.get(own[place]) != UNKNOWN:
+            elif known[place] != UNKNOWN:
                 variant = ALONE  # in other lines, an identifier is no number
             if variant != ALONE:
-                shapes.keys.add(own[place], variant)
+                shapes.keys.add(int(own[place]), variant)
 
     def _read(self, found: Numbers, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
         """Progress lines that can be read by the block, and those that cannot; `raw` gives a line as it is."""

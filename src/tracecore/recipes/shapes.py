@@ -128,7 +128,7 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     stream: list[int] = []
     lengths: list[tuple[int, int]] = []
     exponents: list[tuple[int, int]] = []
-    for place in _telling(raw, spans, ask, base, 0, len(spans)):
+    for place in _telling(raw, spans, ask, base):
         begin, end = spans[place]
         said, change = _moved(raw, begin, end, ask, base)
         if said is None:
@@ -169,21 +169,29 @@ def _at(raw: bytes, span: tuple[int, int]) -> int:
     return int(raw[span[0] : span[1]])
 
 
-def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said, low: int, high: int) -> Iterable[int]:
-    """Places of the numbers that mean something: most of a long line mean nothing, and are asked for together."""
-    if low >= high:
-        return
-    changed = bytearray(raw)
-    for span in spans[low:high]:
-        changed[_told(*span)] = _other(raw[_told(*span)])
-    if ask(bytes(changed)) == base:
-        return
-    if high - low == 1:
+def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
+    """Places of the numbers that mean something.
+
+    Those of a date stand together and all mean something; most others mean nothing, and are asked for together.
+    """
+
+    def tells(low: int, high: int) -> bool:
+        changed = bytearray(raw)
+        for span in spans[low:high]:
+            changed[_told(*span)] = _other(raw[_told(*span)])
+        return ask(bytes(changed)) != base
+
+    low, asked = 0, 1
+    while low < len(spans):
+        high = min(low + asked, len(spans))
+        if not tells(low, high):
+            low, asked = high, 2 * asked
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if tells(low, middle) else (middle, high)
         yield low
-        return
-    middle = (low + high) // 2
-    yield from _telling(raw, spans, ask, base, low, middle)
-    yield from _telling(raw, spans, ask, base, middle, high)
+        low, asked = low + 1, 1
 
 
 def _told(begin: int, end: int) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
 from tracecore.ottl.planner.literals import rarity, required
-from tracecore.ottl.planner.widening import alternatives, without, written
+from tracecore.ottl.planner.widening import alternatives, to_line_end, without, written
 
 #: A literal at least this rare is searched for in the place of the expression that needs it: a thousand literals
 #: compile in the time of ten expressions, and are found sooner.
@@ -48,6 +48,7 @@ def search(
     extra: Iterable[bytes] = (),
     literals: bool = True,
     dropped: bytes = b"",
+    once_a_line: bool = False,
 ) -> Search:
     """The expressions to search for.
 
@@ -57,11 +58,12 @@ def search(
         extra: byte strings with which any pattern may match.
         literals: a literal that an expression needs is searched for in its place, where it is long enough.
         dropped: bytes that are left out of the text.
+        once_a_line: report each expression once for each raw line, at its end.
     """
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        wanted = _wanted(pattern, lines=lines, shortened=literals, dropped=dropped)
+        wanted = _wanted(pattern, lines=lines, shortened=literals, dropped=dropped, whole=once_a_line)
         if wanted is None:
             unknown.append(number)
             continue
@@ -75,7 +77,9 @@ def search(
     return Search(entries, tuple(unknown))
 
 
-def _wanted(pattern: str, *, lines: bool, shortened: bool, dropped: bytes) -> set[tuple[bytes, int]] | None:
+def _wanted(
+    pattern: str, *, lines: bool, shortened: bool, dropped: bytes, whole: bool
+) -> set[tuple[bytes, int]] | None:
     """Expressions with their flags, one of which is found wherever the pattern matches."""
     try:
         branches = alternatives(parse(pattern), lines=lines)
@@ -92,7 +96,7 @@ def _wanted(pattern: str, *, lines: bool, shortened: bool, dropped: bytes) -> se
                 escaped = b"".join(_ESCAPED[byte] for byte in text)
                 wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
             continue
-        expression = written(branch, lines=lines)
+        expression = to_line_end(branch) if whole else written(branch, lines=lines)
         if expression is None:
             return None
         wanted.add((expression, hyperscan.HS_FLAG_MULTILINE if lines else 0))
@@ -117,10 +121,10 @@ def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:
             del found[expression, flags]
 
 
-def compiled(wanted: Search, *, once: bool) -> tuple[Search, ScanDatabase]:
+def compiled(wanted: Search, *, once: bool, alike: bool = False) -> tuple[Search, ScanDatabase]:
     """The database of a search. What Hyperscan cannot search for is taken out, and its patterns are open then."""
     try:
-        return wanted, ScanDatabase(wanted.entries, once=once)
+        return wanted, ScanDatabase(wanted.entries, once=once, alike=alike)
     except hyperscan.error:
         good: list[Searched] = []
         unknown = set(wanted.open)
@@ -131,7 +135,7 @@ def compiled(wanted: Search, *, once: bool) -> tuple[Search, ScanDatabase]:
             except hyperscan.error:
                 unknown.update(entry.patterns)
         usable = Search(tuple(good), tuple(sorted(unknown)))
-        return usable, ScanDatabase(usable.entries, once=once)
+        return usable, ScanDatabase(usable.entries, once=once, alike=alike)
 
 
 class ScanDatabase:
@@ -140,10 +144,13 @@ class ScanDatabase:
     Args:
         entries: what to search for; their place is their id.
         once: report each entry at most once in a scan.
+        alike: all have one id, so what ends at one place is reported once.
         serialised: what `dump` gave for the same entries, to save compiling.
     """
 
-    def __init__(self, entries: Sequence[Searched], *, once: bool, serialised: bytes | None = None) -> None:
+    def __init__(
+        self, entries: Sequence[Searched], *, once: bool, alike: bool = False, serialised: bytes | None = None
+    ) -> None:
         single = hyperscan.HS_FLAG_SINGLEMATCH if once else 0
         self._database: hyperscan.Database | None = None
         if serialised:
@@ -153,7 +160,7 @@ class ScanDatabase:
             self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
             self._database.compile(
                 expressions=[entry.expression for entry in entries],
-                ids=list(range(len(entries))),
+                ids=[0] * len(entries) if alike else list(range(len(entries))),
                 flags=[entry.flags | single for entry in entries],
             )
 

@@ -42,15 +42,19 @@ class Doubts:
             lines: the line of each find.
             entries: what was found there, as the place in the search.
         """
-        found: dict[int, set[int]] = {}
-        for entry, line in zip(entries.tolist(), lines.tolist(), strict=True):
-            found.setdefault(entry, set()).add(line)
-        databases = [(self._database(entry), where) for entry, where in found.items()]
-        held = set[int]().union(*(where for database, where in databases if database is None))
-        for database, where in databases:
-            if database is not None and (doubted := sorted(where - held)):
-                held.update(_matching(database, text, ends, np.array(doubted, np.intp)).tolist())
-        return np.array(sorted(held), np.intp)
+        holds = np.zeros(len(ends) + 1, np.bool_)
+        doubted: list[tuple[ScanDatabase, Array]] = []
+        for entry in distinct(entries).tolist():
+            where = lines[entries == entry]
+            database = self._database(entry)
+            if database is None:
+                holds[where] = True
+            else:
+                doubted.append((database, where))
+        for database, where in doubted:
+            if len(asked := distinct(where[~holds[where]])):
+                holds[_matching(database, text, ends, asked)] = True
+        return np.flatnonzero(holds)
 
     def _database(self, entry: int) -> ScanDatabase | None:
         """Return what a line with a find has to match as well; None for nothing."""

@@ -159,6 +159,10 @@ class Stock:
         self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         #: Groups as they are written, with some of their statements.
         self._whole: dict[tuple[int, tuple[int, ...]], CompiledGroup] = {}
+        #: Expressions that a statement asks for.
+        self._own: dict[tuple[int, int], tuple[str, ...]] = {}
+        #: What is left of statements, by the answers to what they ask.
+        self._programs: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
         #: What is left of groups, by the answers to what they ask; None where nothing is.
         self._left: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], CompiledGroup | None] = {}
 
@@ -168,6 +172,7 @@ class Stock:
         if self._steps >= MAX_STEPS:
             self._steps = 0
             self._left.clear()
+            self._programs.clear()
             self._whole.clear()
             self._asked.clear()
             self._forget()
@@ -232,17 +237,26 @@ class Stock:
         conditions = self._conditions_left(number, answer)
         if conditions is None:
             return None
-        programs = []
-        for place in places:
-            where = self._statement(number, place).where
-            rest = None if where is None else reduced(where, answer)
-            if not isinstance(rest, tree.Literal):
-                programs.append(self._program(number, place, rest))
-            elif rest.value:
-                programs.append(self._program(number, place, None))
+        found = (self._program_left(number, place, answer) for place in places)
+        programs = [program for program in found if program is not None]
         if not programs and all(quiet(node) for _, node in conditions):
             return None
         return self._made(number, [(text, self._condition(number, node)) for text, node in conditions], programs)
+
+    def _program_left(self, number: int, place: int, answer: Answer) -> Program | None:
+        """Return what remains of a statement; None if nothing does."""
+        where = self._statement(number, place).where
+        asked = self._own.get((number, place))
+        if asked is None:
+            asked = self._own[number, place] = () if where is None else tuple(questions(where, _unknown))
+        key = number, place, tuple(map(answer, asked))
+        if key not in self._programs:
+            rest = None if where is None else reduced(where, answer)
+            if not isinstance(rest, tree.Literal):
+                self._programs[key] = self._program(number, place, rest)
+            else:
+                self._programs[key] = self._program(number, place, None) if rest.value else None
+        return self._programs[key]
 
     def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
         """Return what remains of a group's conditions, each with its text; None if none of them can hold."""

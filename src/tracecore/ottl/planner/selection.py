@@ -35,7 +35,7 @@ _MEANT: Final = dict(zip(b'"/\\tbfnr', b'"/\\\t\b\f\n\n', strict=True))
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: What opens a table of failures; one of twenty is found as often as it is long.
 _RULERS: Final = tuple(text for text in ALWAYS if len(set(text)) == 1)
-_RULER: Final = re.compile(rb'(?:(?<!=)={20,}+|(?<!\*)\*{20,}+)(?=[ \t]*+(?:[\n"\r\x1e]|\Z))')
+_REST_OF_RULER: Final = re.compile(rb'(?:=++|\*++)([ \t]*+(?:[\n"\r\x1e]|\Z))?')
 #: The first line of torchelastic's table, which begins with a ruler, ends so.
 TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.
@@ -180,8 +180,14 @@ def rulers(block: bytes) -> list[int]:
         table = find(block, TABLE, done)
         begin, end = done, len(block) if table < 0 else table + len(TABLE)
         begin = max(begin, end - REACH)
-        if any(block.find(ruler, begin, end) >= 0 for ruler in _RULERS):
-            found += [match.end() - 1 for match in _RULER.finditer(block, begin, end)]
+        for ruler in _RULERS:
+            at = block.find(ruler, begin, end)
+            while at >= 0:
+                rest = _REST_OF_RULER.match(block, at, end)
+                assert rest is not None
+                if rest.group(1) is not None:
+                    found.append(at)
+                at = block.find(ruler, rest.end(), end)
         done = end
     return found
 

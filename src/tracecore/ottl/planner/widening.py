@@ -26,6 +26,8 @@ _BREAKS: Final = 1 << 10 | 1 << 13
 _NOT_BREAKS: Final = ((1 << 256) - 1) & ~_BREAKS
 _WORD_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _NOT_WORD: Final = sum(1 << byte for byte in range(256) if byte not in _WORD_BYTES) & _NOT_BREAKS
+#: What follows in a raw line.
+_REST: Final = b"[^\\n]*$"
 _TRAILING: Final = 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 32 | 1 << LINE_BREAK
 
 
@@ -49,6 +51,23 @@ def written(node: Node, *, lines: bool) -> bytes | None:
     In a record's text, encoded as UTF-8, or in raw lines, where prefixes, quotes and white space may stand around it.
     """
     return None if _nullable(node) else _written(node, lines=lines)
+
+
+def to_line_end(node: Node) -> bytes | None:
+    """The same in raw lines, up to where the line ends: Hyperscan reports it once for each line then."""
+    return None if _nullable(node) else _to_line_end(node, first=True)
+
+
+def _to_line_end(node: Node, *, first: bool) -> bytes:
+    match node:
+        case Sequence((*before, last)):
+            parts = (_written_part(part, first=first and not at) for at, part in enumerate(before))
+            return b"".join(parts) + b"(?:" + _to_line_end(last, first=first and not before) + b")"
+        case Choice(parts):
+            return b"|".join(_to_line_end(part, first=first) for part in parts)
+        case Place("text end" | "line end"):
+            return _line_end(_REST)
+    return _written(node, lines=True, first=first) + _REST
 
 
 def _nullable(node: Node) -> bool:
@@ -150,12 +169,7 @@ def _written(node: Node, *, lines: bool, first: bool = True) -> bytes:
         case Wide(mask):
             return _class((_lined(mask) if lines else mask) | HIGH) + b"{1,4}"
         case Sequence(parts):
-            return b"".join(
-                _group(part, lines, first and not at)
-                if isinstance(part, Choice)
-                else _written(part, lines=lines, first=first and not at)
-                for at, part in enumerate(parts)
-            )
+            return b"".join(_written_part(part, lines=lines, first=first and not at) for at, part in enumerate(parts))
         case Choice(parts):
             return b"|".join(_written(part, lines=lines, first=first) for part in parts)
         case Repeat(part, least, most):
@@ -163,6 +177,11 @@ def _written(node: Node, *, lines: bool, first: bool = True) -> bytes:
         case Place(kind):
             return _place(kind, lines=lines, first=first)
     raise TypeError(f"not a node: {node!r}")
+
+
+def _written_part(node: Node, *, lines: bool = True, first: bool) -> bytes:
+    """A part of a sequence."""
+    return _group(node, lines, first) if isinstance(node, Choice) else _written(node, lines=lines, first=first)
 
 
 def _group(node: Node, lines: bool, first: bool) -> bytes:
@@ -204,8 +223,13 @@ def _place(kind: str, *, lines: bool, first: bool) -> bytes:
     if kind in ("text start", "line start"):
         return b"(?:^|%s)" % _class(_NOT_WORD | 1 << 13)
     if kind in ("text end", "line end"):
-        return b'%s*(?:$|["\\r%s])' % (_class(_TRAILING), bytes((LINE_BREAK,)))
+        return _line_end(b"")
     return b"\\b" if kind == "word" else b""
+
+
+def _line_end(following: bytes) -> bytes:
+    """The end of a text in a raw line, and what follows a quote there."""
+    return b'%s*(?:$|["\\r%s]%s)' % (_class(_TRAILING), bytes((LINE_BREAK,)), following)
 
 
 def _lined(mask: int) -> int:
