@@ -23,7 +23,7 @@ from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import NonFinite, Progress, RunFinished
-from tracecore.incidents import node_trouble, precedence
+from tracecore.incidents import node_trouble, pattern_groups
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.conclusion import conclude
@@ -396,7 +396,9 @@ def test_two_nodes_that_fail_in_the_same_second_are_two_incidents() -> None:
 
 
 CAUSES = [
-    name for name in precedence.ORDER if ROLES.get(name, "cause") == "cause" and name not in precedence.CONDITIONS
+    name
+    for name in pattern_groups.ORDER
+    if ROLES.get(name, "cause") == "cause" and name not in pattern_groups.CONDITIONS
 ]
 
 
@@ -412,7 +414,7 @@ def test_only_causes_that_later_evidence_cannot_change_are_told_early(name: str)
 
 
 @pytest.mark.parametrize("other", CAUSES)
-@pytest.mark.parametrize("final", sorted(FINAL_CAUSES - precedence.CONDITIONS))
+@pytest.mark.parametrize("final", sorted(FINAL_CAUSES - pattern_groups.CONDITIONS))
 def test_a_cause_that_is_told_early_is_not_outranked_by_what_comes_later(final: str, other: str) -> None:
     if other == final:
         return
@@ -425,7 +427,7 @@ def test_a_cause_that_is_told_early_is_not_outranked_by_what_comes_later(final: 
     assert len({update.id for update in story.told}) == 1
 
 
-@pytest.mark.parametrize("name", sorted({*precedence.STANDS_ALONE} - precedence.CONDITIONS - {"planned_stop"}))
+@pytest.mark.parametrize("name", sorted({*pattern_groups.STANDS_ALONE} - pattern_groups.CONDITIONS - {"planned_stop"}))
 def test_a_restart_that_makes_steps_resolves_also_what_hardware_did(name: str) -> None:
     story = Story()
     story.at(10, *steps(1, 2), said=[verdict(name, 9, seen(9, rank=0, gpu="0000:3b:00.0"), ranks=[0])])

@@ -46,8 +46,9 @@ def port(state: int, at: float = 10, number: int = 1) -> PortState:
     ("fact", "trouble"),
     [
         *[(hung(event=event), True) for event in sorted(EVENTS)], (hung(event="boot"), False),
-        (hung(event="segfault", process="python3"), True), (hung(event="segfault", process="gnome-shell"), False),
-        (hung(event="gpf", process="pt_data_worker"), True), (hung(event="segfault"), False),
+        (hung(event="segfault", process="python3", training=True), True),
+        (hung(event="segfault", process="gnome-shell"), False),
+        (hung(event="gpf", process="pt_data_worker", training=True), True), (hung(event="segfault"), False),
         (made(NicError, error="x"), True), (storage(), True), (storage(error="recovered"), False),
         (storage(error="not_found"), False), (storage(retried=True), False), (storage(rank=1), False),
         (storage(pod="p"), False), (made(GpuDriverError, error="x"), True), (made(Sxid, code=1), True),

@@ -17,7 +17,7 @@ from tracecore.incidents import arbitration as parts
 from tracecore.incidents.arbitration import EPISODE, HISTORY, WENT_ON
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Edge, Incident
-from tracecore.incidents.precedence import SLACK
+from tracecore.incidents.rule_conditions import SLACK
 from tracecore.incidents.run import JobAttempt, JobRun
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source

@@ -13,10 +13,13 @@ import pytest
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.storage import StorageError
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
-from tracecore.incidents.precedence import FATAL, MACHINE, ORDER, RULES, SLACK, UNTIMED, Rule, explanation
+from tracecore.incidents.pattern_groups import FATAL, MACHINE, ORDER
+from tracecore.incidents.precedence import RULES, Rule, explanation
+from tracecore.incidents.rule_conditions import SLACK, UNTIMED
 from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -97,12 +100,12 @@ def one_event_seen_twice() -> Iterator[Case]:
 
     taken_off = "the cluster takes pods off a node that does not answer"
     evicted = ("pod_evicted",)
-    taint = {"k8s.event.reason": "TaintManagerEviction"}
-    node, pod = (about(30, node="n1"),), (about(10, pod="ml/a"),)
-    yield from pairs(lost, evicted, taken_off, node, pod, effect_fields=taint)
-    yield from pairs(lost, evicted, taken_off, node, (about(10, pod="ml/a", node="n1"),), effect_fields=taint)
-    yield from pairs(lost, evicted, None, node, (about(10, pod="ml/a", node="n2"),), effect_fields=taint)
-    yield from pairs(lost, evicted, None, node, pod, effect_fields={"k8s.event.reason": "Evicted"})
+    taint = PodEvicted(time=T0 + 10 * SECOND, source=place("events.txt"), pod="ml/a", by_taint=True)
+    node = (about(30, node="n1"),)
+    yield from pairs(lost, evicted, taken_off, node, (taint,))
+    yield from pairs(lost, evicted, taken_off, node, (msgspec.structs.replace(taint, node="n1"),))
+    yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, node="n2"),))
+    yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, by_taint=False),))
 
     same_link = "it is the same link, as NCCL tells it, which does not name the node"
     link = ("ib_link_flap",)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.incidents import precedence
+from tracecore.incidents import precedence, rule_conditions
 from tracecore.incidents.footprint import Footprint, footprint_of, share
-from tracecore.incidents.precedence import SLACK
+from tracecore.incidents.rule_conditions import SLACK
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -70,8 +70,8 @@ def test_records_are_shared_where_their_bytes_overlap(
     facts = [Seen(time=T0, source=Source("a.log", offset, 0, length)) for offset, length in (one, other)]
     mine, its = (touch(fact) for fact in facts)
     assert share(mine, its, "record") == shared
-    assert precedence._joined(mine, its) == shared
-    assert precedence.same_death(mine, its) == shared
+    assert rule_conditions._joined(mine, its) == shared
+    assert rule_conditions.same_death(mine, its) == shared
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_records_are_shared_where_their_bytes_overlap(
     ],
 )  # fmt: skip
 def test_a_kill_is_known_by_its_signal_or_process(cause: Footprint, effect: Footprint, holds: bool) -> None:
-    assert precedence._killed(cause, effect) == holds
+    assert rule_conditions.killed(cause, effect) == holds
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"])
 def test_these_signals_are_requests(name: str) -> None:
-    assert precedence._asked(touch(), touch(signal=name))
+    assert rule_conditions.asked(touch(), touch(signal=name))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_these_signals_are_requests(name: str) -> None:
     ],
 )  # fmt: skip
 def test_these_exceptions_are_requests(kind: str | None, holds: bool) -> None:
-    assert precedence._asked(touch(), touch(exception__type=kind)) == holds
-    assert not precedence._asked(touch(), touch(signal="SIGSEGV"))
+    assert rule_conditions.asked(touch(), touch(exception__type=kind)) == holds
+    assert not rule_conditions.asked(touch(), touch(signal="SIGSEGV"))
 
 
 def hang(*facts: Fact, culprits: tuple[int, ...] = (), waiting: tuple[int, ...] = (), **fields: Any) -> Footprint:
@@ -126,20 +126,20 @@ LIMIT = 40 + SLACK // SECOND
 )
 def test_who_did_not_wait_may_have_failed_until_the_others_gave_up(cause: Footprint, holds: bool) -> None:
     told = hang(watchdog(40, 1), watchdog(50, 2), culprits=(3,), waiting=(1, 2))
-    assert precedence._not_waiting(cause, told) == holds
+    assert rule_conditions.not_waiting(cause, told) == holds
 
 
 def test_without_times_or_reports_a_failure_is_never_too_late_for_a_hang() -> None:
     late = touch(seen(900, rank=5), ranks=(5,))
-    assert precedence._not_waiting(late, hang(seen(10), culprits=(3,), waiting=(1,)))
+    assert rule_conditions.not_waiting(late, hang(seen(10), culprits=(3,), waiting=(1,)))
     report = Hung(time=T0, source=place("r1.log"), rank=1, approximate=True)
-    assert precedence.gave_up(hang(report)) == 1 << 62
-    assert precedence._not_waiting(late, hang(report, culprits=(3,), waiting=(1,)))
+    assert rule_conditions.gave_up(hang(report)) == 1 << 62
+    assert rule_conditions.not_waiting(late, hang(report, culprits=(3,), waiting=(1,)))
 
 
 @pytest.mark.parametrize(("ranks", "holds"), [((1,), True), ((1, 2), True), ((1, 3), False), ((), False)])
 def test_the_watchdog_ends_those_that_waited(ranks: tuple[int, ...], holds: bool) -> None:
-    assert precedence._was_waiting(hang(waiting=(1, 2)), touch(ranks=ranks)) == holds
+    assert rule_conditions.was_waiting(hang(waiting=(1, 2)), touch(ranks=ranks)) == holds
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_mismatch_explains_a_hang_of_its_group_only_from_there_on(
     mine: tuple[str, int | None], its: tuple[str, int | None], holds: bool
 ) -> None:
     one, other = (touch(**{"nccl.fr.pg_id": pg, "nccl.fr.collective_seq_id": seq}) for pg, seq in (mine, its))
-    assert precedence._same_group(one, other) == holds
+    assert rule_conditions.same_group(one, other) == holds
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,15 @@ def test_a_mismatch_explains_a_hang_of_its_group_only_from_there_on(
     ],
 )  # fmt: skip
 def test_one_hang_holds_up_another(cause: Footprint, effect: Footprint, holds: bool) -> None:
-    assert precedence._cascade(cause, effect) == holds
+    assert rule_conditions.cascade(cause, effect) == holds
 
 
 def test_a_crash_that_is_a_failure_to_join_does_not_explain_that_failure() -> None:
     join = touch(seen(10, path="j.log"))
-    assert precedence._missing(touch(seen(5, path="r.log")), join)
-    assert not precedence._missing(touch(Joining(time=T0, source=place("r.log"))), join)
-    assert not precedence._missing(touch(seen(5, path="j.log")), join)
-    assert precedence._missing(touch(seen(5, path="j.log", line=3)), join)
+    assert rule_conditions.missing(touch(seen(5, path="r.log")), join)
+    assert not rule_conditions.missing(touch(Joining(time=T0, source=place("r.log"))), join)
+    assert not rule_conditions.missing(touch(seen(5, path="j.log")), join)
+    assert rule_conditions.missing(touch(seen(5, path="j.log", line=3)), join)
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_a_crash_that_is_a_failure_to_join_does_not_explain_that_failure() -> No
 def test_a_stuck_rank_is_the_one_that_is_waited_for_as_far_as_known(
     cause: Footprint, effect: Footprint, holds: bool
 ) -> None:
-    assert precedence._stuck_there(cause, effect) == holds
+    assert rule_conditions.stuck_there(cause, effect) == holds
 
 
 def test_stuck_ranks_may_be_named_by_the_verdict_alone() -> None:
     named = footprint_of(verdict("dataloader_hang", 1, seen(1), fields={"ranks": [4]}), "", 0)
-    assert precedence._stuck_there(named, touch(ranks=(4,)))
-    assert not precedence._stuck_there(named, touch(ranks=(5,)))
+    assert rule_conditions.stuck_there(named, touch(ranks=(4,)))
+    assert not rule_conditions.stuck_there(named, touch(ranks=(5,)))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_storage_that_failed_further_is_the_same_device_or_path(
         touch(seen(at), **{f"tracecore.storage.{key}": value for key, value in names.items()})
         for at, names in (cause, effect)
     )
-    assert precedence._same_storage(one, other) == holds
+    assert rule_conditions.same_storage(one, other) == holds
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_storage_that_failed_further_is_the_same_device_or_path(
     ],
 )  # fmt: skip
 def test_a_stop_is_late_where_something_had_failed_before(failed: list[Fact], stopped: list[Fact], late: bool) -> None:
-    assert precedence._is_late(touch(*failed), touch(*stopped, name="planned_stop")) == late
+    assert rule_conditions.is_late(touch(*failed), touch(*stopped, name="planned_stop")) == late
 
 
 @pytest.mark.parametrize(("apart", "explained"), [(SLACK, True), (SLACK + 1, False)])
@@ -284,8 +284,8 @@ def test_a_crash_that_is_the_death_of_which_its_cause_speaks(
     name: str, ranks: tuple[int, ...], fields: dict[str, str], same: bool
 ) -> None:
     cause = touch(seen(1, path="kern.log"), name=name, ranks=ranks)
-    assert precedence.same_death(cause, touch(seen(2, path="r.log"), **fields)) == same
+    assert rule_conditions.same_death(cause, touch(seen(2, path="r.log"), **fields)) == same
 
 
 def test_a_death_of_the_same_process_number_is_the_same() -> None:
-    assert precedence.same_death(touch(seen(1, pid=7, path="k.log")), touch(seen(2, pid=7, path="r.log")))
+    assert rule_conditions.same_death(touch(seen(1, pid=7, path="k.log")), touch(seen(2, pid=7, path="r.log")))

@@ -32,6 +32,7 @@ class HostEvent(Fact, frozen=True, kw_only=True):
             others of `kernelevents.host`; what others than the kernel say of the machine has its words in `WORDS`.
         detail: as printed.
         process: the process it names.
+        training: programs that train have names like that of the process.
         rebooted: of a boot: somebody compared it with the one before, as the kubelet does with boot ids.
     """
 
@@ -45,6 +46,7 @@ class HostEvent(Fact, frozen=True, kw_only=True):
     process: str | None = None
     pid: int | None = None
     rebooted: bool = False
+    training: bool = False
 
     def describe(self) -> str:
         who = f" of {self.process}" if self.process else ""

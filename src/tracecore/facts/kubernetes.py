@@ -26,6 +26,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
         reason: the event's reason.
         note: the event's message.
         pod_uid: uid of the pod.
+        by_taint: the cluster took it off its node; the node was short of nothing.
     """
 
     kind: ClassVar[str] = "pod_event"
@@ -36,6 +37,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
     reason: str | None = None
     note: str | None = None
     pod_uid: str | None = None
+    by_taint: bool = False
 
     def describe(self) -> str:
         return sentence(self, self.reason or "Evicted", self.note)

@@ -18,11 +18,12 @@ from tracecore.facts.memory import MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.incidents import precedence
+from tracecore.incidents import precedence, rule_conditions
 from tracecore.incidents.building import incident_of
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
+from tracecore.incidents.pattern_groups import CONDITIONS, ORDER, STANDS_ALONE
 from tracecore.patterns.contract import Suspects
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _worst_first(incidents: list[Incident], run: JobRun) -> list[Incident]:
 
     def key(incident: Incident) -> tuple[int, int]:
         root = incident.root
-        if root is not None and root.verdict.pattern_name in precedence.CONDITIONS:
+        if root is not None and root.verdict.pattern_name in CONDITIONS:
             return 3, -incident.attempt
         attempt = run.attempts.get((incident.job, incident.attempt))
         started = attempt is not None and attempt.progress > 0
@@ -198,7 +199,7 @@ def _attempt(
     primary: Footprint | None = None
     episode = 0
     for root in roots:
-        if root.name in precedence.CONDITIONS:
+        if root.name in CONDITIONS:
             if not _slow_together(root, incidents):
                 incidents.append(incident_of(root, touches, edges, attempt, layers, run))
         elif primary is None or _another_episode(primary, root, attempt):
@@ -211,8 +212,8 @@ def _attempt(
             )
     # What ended the attempt comes first: the last episode of it, then earlier ones, then conditions.
     incidents.reverse()
-    incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in precedence.CONDITIONS)
-    fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in precedence.CONDITIONS]
+    incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in CONDITIONS)
+    fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in CONDITIONS]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
         if left is not None and incidents and _is_only_slow(attempt):
@@ -277,7 +278,7 @@ def _stands(t: Footprint, attempt: JobAttempt | None) -> bool:
     if t.name == "planned_stop":
         # A rank that was asked to stop and saved its work exits with 0, too. One that says it is complete was not cut.
         return attempt is None or not (attempt.finished or attempt.completed or _resumed(t, attempt))
-    return t.name in precedence.STANDS_ALONE
+    return t.name in STANDS_ALONE
 
 
 def _resumed(t: Footprint, attempt: JobAttempt) -> bool:
@@ -310,7 +311,7 @@ def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAtte
         return False
     if attempt.nodes:
         return False  # one of the job's, or it was left out before
-    others = [o for o in touches if o.name not in ("host_lost", *precedence.CONDITIONS)]
+    others = [o for o in touches if o.name not in ("host_lost", *CONDITIONS)]
     return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
 
 
@@ -325,7 +326,7 @@ def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobA
     The job's own processes would be told of: by rank, by process id, by their pod, or by a death of SIGKILL. Where
     nothing else explains the failure, the kill stays the best explanation there is.
     """
-    others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *precedence.CONDITIONS)]
+    others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *CONDITIONS)]
     if not others or attempt is None:
         return False
     if t.ranks or any(fact.job for fact in t.evidence) or not all(map(_is_of_node, t.evidence)):
@@ -334,7 +335,7 @@ def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobA
         return False
     deaths = [*attempt.ended.values(), *attempt.bad]
     killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)
-    return not killed and not any(precedence.died_of(o) == "SIGKILL" for o in others)
+    return not killed and not any(rule_conditions.died_of(o) == "SIGKILL" for o in others)
 
 
 def _is_of_node(fact: Fact) -> bool:
@@ -400,30 +401,30 @@ def _break_circles(edges: dict[tuple[str, str], Edge], place: dict[str, int]) ->
 
 def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
     """A symptom or outcome that no rule explains belongs to the earliest cause, where there is one before it."""
-    causes = [t for t in _ordered(roots) if t.verdict.role == "cause" and t.name not in precedence.CONDITIONS]
+    causes = [t for t in _ordered(roots) if t.verdict.role == "cause" and t.name not in CONDITIONS]
     if not causes:
         return
     known = frozenset(name for rule in precedence.RULES for name in (*rule.causes, *rule.effects))
     for t in roots:
-        if t.verdict.role == "cause" or t.name in precedence.CONDITIONS or t.name in known:
+        if t.verdict.role == "cause" or t.name in CONDITIONS or t.name in known:
             continue
         cause = causes[0]
-        if not (cause.timed and t.timed) or cause.first <= t.first + precedence.SLACK:
+        if not (cause.timed and t.timed) or cause.first <= t.first + rule_conditions.SLACK:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
     """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order."""
     timed = all(t.timed for t in touches)
-    order = {name: place for place, name in enumerate(precedence.ORDER)}
+    order = {name: place for place, name in enumerate(ORDER)}
     earliest = min((t.first for t in touches if t.timed and t.verdict.role == "cause"), default=None)
 
     def key(t: Footprint) -> tuple[int, int, int, int, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
         # A verdict older than every cause cannot follow from one: a hang before a crash, a stop before a failure.
-        if role and t.timed and t.name not in precedence.CONDITIONS and earliest is not None:
-            role = 0 if t.first + precedence.SLACK < earliest else role
+        if role and t.timed and t.name not in CONDITIONS and earliest is not None:
+            role = 0 if t.first + rule_conditions.SLACK < earliest else role
         return role, t.first if timed else 0, place, t.first, t.id
 
     return sorted(touches, key=key)

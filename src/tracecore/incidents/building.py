@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts.process import ExitStatus
-from tracecore.incidents import precedence
+from tracecore.incidents import pattern_groups, rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Edge, Incident, origin
@@ -65,7 +65,7 @@ def incident_of(
         job=root.job,
         attempt=root.attempt,
         origin=origin(attempt, root.evidence),
-        slot=root.name if root.name in precedence.CONDITIONS else "0",
+        slot=root.name if root.name in pattern_groups.CONDITIONS else "0",
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
@@ -80,7 +80,7 @@ def _last_lines(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -
 
 def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
     """Return transport trouble measured before the ranks gave up: it explains the connections they lost afterwards."""
-    given_up = precedence.gave_up(root)
+    given_up = rule_conditions.gave_up(root)
     known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
     return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
 
@@ -107,7 +107,7 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
-            if t.name == "worker_crash" and t.ranks and precedence.same_death(root, t):
+            if t.name == "worker_crash" and t.ranks and rule_conditions.same_death(root, t):
                 ranks = t.suspects.ranks
                 break
     if not ranks and attempt is not None:

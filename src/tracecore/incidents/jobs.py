@@ -20,7 +20,7 @@ from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.lifecycle import REFRESH, SECOND, Life
 from tracecore.incidents.node_trouble import NEAR
-from tracecore.incidents.precedence import CONDITIONS
+from tracecore.incidents.pattern_groups import CONDITIONS
 from tracecore.incidents.run import is_passing
 
 #: A job that was silent for so long while another one on its node was heard has left the node.

@@ -23,7 +23,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
 from tracecore.facts.host import Heartbeat
 from tracecore.facts.xid_catalog import entry
-from tracecore.incidents import node_trouble, precedence
+from tracecore.incidents import node_trouble, pattern_groups
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import WENT_ON, arbitrate
 from tracecore.incidents.incident import Incident
@@ -240,10 +240,10 @@ class LiveIncidents:
         """Return why an incident is over, in words; empty where it is not."""
         if life.incident is not None and not life.incident.timed:
             return ""
-        if life.pattern not in precedence.CONDITIONS and job.last_step(life.attempt + 1) > life.last + WENT_ON:
+        if life.pattern not in pattern_groups.CONDITIONS and job.last_step(life.attempt + 1) > life.last + WENT_ON:
             return "the job was restarted and makes steps again"
         went_on = job.last_step()
-        if life.pattern not in precedence.STANDS_ALONE:
+        if life.pattern not in pattern_groups.STANDS_ALONE:
             return "the job makes steps again" if went_on > life.last + WENT_ON else ""
         faded = life.pattern not in _STAYS and went_on > life.last + FADES
         return "the job made steps for an hour without new evidence" if faded else ""
@@ -292,7 +292,7 @@ def _end_of_trouble(job: JobState, life: Life, incident: Incident, attempt: runs
     """Return the time of the last sign of a failure; steps count as going on only when they are later."""
     others = [job.verdicts[other.verdict] for other in incident.alternatives if other.verdict in job.verdicts]
     ends = [life.last, *(fact.end for held in (*life.verdicts, *others) for fact in held.verdict.evidence())]
-    if attempt is not None and life.pattern not in precedence.CONDITIONS:
+    if attempt is not None and life.pattern not in pattern_groups.CONDITIONS:
         ended = [status for status in attempt.ended.values() if not status.alive]
         signs = (*attempt.bad, *attempt.stalls, *ended, *(r for said in attempt.reports.values() for r in said))
         ends += [fact.end for fact in signs]

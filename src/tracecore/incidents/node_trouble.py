@@ -35,7 +35,6 @@ EVENTS: Final = frozenset(
 )  # fmt: skip
 #: How a process died, by the kernel, told of processes that may be a job's.
 FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
-PROGRAMS: Final = ("python", "pt_", "torch", "ray", "mpi", "nccl")
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
@@ -106,7 +105,7 @@ def _is_over(
 def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | None:
     """Return the name of a kind of trouble; None if the verdict is none."""
     if isinstance(fact, HostEvent):
-        told = fact.event in EVENTS or (fact.event in FAULTS and (fact.process or "").startswith(PROGRAMS))
+        told = fact.event in EVENTS or (fact.event in FAULTS and fact.training)
         return (fact.event, fact.process) if told else None
     if isinstance(fact, NicError):
         return fact.error, fact.device

@@ -12,45 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.incidents import rule_conditions as when
 from tracecore.incidents.footprint import share
+from tracecore.incidents.pattern_groups import FATAL, MACHINE, NAMED
+from tracecore.incidents.rule_conditions import SLACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tracecore.incidents.footprint import Footprint
-
-SECOND: Final = 1_000_000_000
-#: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
-SLACK: Final = 5 * SECOND
-#: The same where a line has no time of its own.
-UNTIMED: Final = 120 * SECOND
-
-#: Failures of the machine under the job.
-MACHINE: Final = (
-    "gpu_fault", "hbm_ecc", "pcie_aer", "nvlink_degradation", "ib_link_flap", "host_lost", "xid_correlation",
-)  # fmt: skip
-#: Failures that take a process with them.
-FATAL: Final = (
-    "cuda_oom", "host_oom", "storage_failure", "gpu_fault", "gpu_app_fault", "hbm_ecc", "pod_evicted", "host_lost",
-    "training_divergence", "xid_correlation", "worker_crash",
-)  # fmt: skip
-#: Those of them that say more than that a process ended.
-NAMED: Final = tuple(name for name in FATAL if name != "worker_crash")
-#: Patterns that are worth saying of a run that finished well: it was slow, wrong, or ran on ailing hardware.
-STANDS_ALONE: Final = frozenset({
-    "straggler", "training_divergence", "thermal_throttle", "hbm_ecc", "gpu_fault", "pcie_aer", "nvlink_degradation",
-    "ib_link_flap", "silent_data_corruption", "planned_stop", "host_lost",
-})  # fmt: skip
-#: Conditions that slow a run down or spoil it, and by themselves end no process.
-CONDITIONS: Final = frozenset({"straggler", "thermal_throttle", "silent_data_corruption"})
-
-#: Where times do not tell, this order does: the machine, what ran out or broke, the program, symptoms, outcomes.
-ORDER: Final = (
-    "host_lost", "gpu_fault", "hbm_ecc", "pcie_aer", "nvlink_degradation", "ib_link_flap", "xid_correlation",
-    "host_oom", "pod_evicted", "storage_failure", "cuda_oom", "gpu_app_fault", "training_divergence",
-    "collective_mismatch", "checkpointer_hang", "dataloader_hang", "worker_crash", "thermal_throttle",
-    "silent_data_corruption", "nccl_bootstrap", "nccl_hang", "straggler", "planned_stop",
-)  # fmt: skip
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,132 +42,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     before: bool = True
 
 
-# -- conditions --------------------------------------------------------------------------------------------------------
-
-
-def _killed(cause: Footprint, effect: Footprint) -> bool:
-    """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
-    return bool(died_of(effect)) or bool(cause.pids & effect.pids)
-
-
-def _asked(cause: Footprint, effect: Footprint) -> bool:
-    """The process died of being told to."""
-    if died_of(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
-        return True
-    kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
-    return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
-
-
-def died_of(effect: Footprint) -> str:
-    """The signal that a crash, or a DataLoader's loss of a worker, tells of; empty where there is none."""
-    found = effect.fields.get("tracecore.process.signal") or effect.fields.get("signal") or ""
-    return str(found)
-
-
-def _not_waiting(cause: Footprint, effect: Footprint) -> bool:
-    """Whether the failed rank is none of those that waited, and failed before the wait ended."""
-    waiting = set(effect.fields.get("hanging_ranks") or ())
-    if cause.ranks and cause.ranks <= waiting:
-        return False
-    if not (cause.timed and effect.timed) or cause.first <= gave_up(effect) + SLACK:
-        return True
-    # Later, only an error of its own of the very rank that did not come still says why it did not.
-    return bool(cause.ranks & effect.ranks) and not died_of(cause)
-
-
-def gave_up(hang: Footprint) -> int:
-    """When the waiting ranks were told that they hang; the far future where nobody told them."""
-    reports = [f.time for f in hang.evidence if f.kind == "nccl_watchdog" and not f.approximate]
-    return min(reports, default=1 << 62)
-
-
-def _was_waiting(cause: Footprint, effect: Footprint) -> bool:
-    """The rank that ended is one of those that hung."""
-    waiting = set(cause.fields.get("hanging_ranks") or ())
-    return bool(effect.ranks) and effect.ranks <= waiting
-
-
-def _same_group(cause: Footprint, effect: Footprint) -> bool:
-    """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
-    if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
-        return True
-    mine, its = cause.fields.get("nccl.fr.collective_seq_id"), effect.fields.get("nccl.fr.collective_seq_id")
-    return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
-
-
-def _told_by_watchdogs(mismatch: Footprint) -> bool:
-    return any(fact.kind == "nccl_watchdog" for fact in mismatch.evidence)
-
-
-def _cascade(cause: Footprint, effect: Footprint) -> bool:
-    """One hang holds up another: the second begins behind the first, or waits for the same ranks with fewer facts."""
-    origin = effect.fields.get("origin")
-    if isinstance(origin, dict):
-        group = cause.fields.get("pg_desc") or f"group {cause.fields.get('nccl.fr.pg_id')}"
-        return "origin" not in cause.fields and origin.get("group") == group
-    if "origin" in cause.fields:
-        return False
-    mine, its = set(cause.fields.get("culprit_ranks") or ()), set(effect.fields.get("culprit_ranks") or ())
-    if mine and (not its or its <= set(cause.fields.get("hanging_ranks") or ())):
-        return True
-    return bool(mine) and mine == its and _place(cause) < _place(effect)
-
-
-def _place(hang: Footprint) -> tuple[bool, int, int, str]:
-    """The order of two hangs with the same culprits: the one in which more ranks wait, then the earlier, is first."""
-    waiting = len(hang.fields.get("hanging_ranks") or ())
-    return not hang.fields.get("culprit_ranks"), -waiting, hang.first if hang.timed else 0, hang.id
-
-
-def _missing(cause: Footprint, effect: Footprint) -> bool:
-    """Whether the crash was no consequence of a failure to join."""
-    return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
-
-
-def _joined(cause: Footprint, effect: Footprint) -> bool:
-    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in cause.places for b in effect.places)
-
-
-def _stuck_there(cause: Footprint, effect: Footprint) -> bool:
-    """Whether the rank that is waited for is one of the stuck ranks, as far as either is known."""
-    stuck = cause.ranks | frozenset(cause.fields.get("ranks") or ())
-    return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
-
-
-def _names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
-    """The first knows which GPU it is; a line without a time stands some time after the one above it."""
-    if not cause.gpus or effect.gpus:
-        return False
-    return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
-
-
-#: Reasons for which a cluster, not a kubelet that is short of something, takes a pod off its node.
-TAINTS: Final = frozenset({"TaintManagerEviction", "DeletionByTaintManager", "NodeControllerEviction"})
-
-
-def _by_taint(cause: Footprint, effect: Footprint) -> bool:
-    """The node of the eviction, where it is known, is the lost one."""
-    known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
-    return known and effect.fields.get("k8s.event.reason") in TAINTS
-
-
-def _same_storage(cause: Footprint, effect: Footprint) -> bool:
-    """The later error is of the same device or path."""
-    names = ("tracecore.storage.device", "tracecore.storage.path")
-    mine, its = ({touch.fields.get(name) for name in names} - {None} for touch in (cause, effect))
-    return cause.first <= effect.first and not mine.isdisjoint(its)
-
-
-def _is_late(cause: Footprint, effect: Footprint) -> bool:
-    """The stop came after something had failed already. Without times, the order of lines in one file tells."""
-    if cause.timed and effect.timed:
-        return cause.first < effect.first
-    orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}
-    return True in orders or not orders
-
-
-# -- the table ---------------------------------------------------------------------------------------------------------
-
 RULES: Final[tuple[Rule, ...]] = (
     # One event seen twice: the pattern that knows more about it is the cause.
     Rule(
@@ -213,7 +57,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("pod_evicted",),
         bonds=("job",),
         reason="the cluster takes pods off a node that does not answer",
-        test=_by_taint,
+        test=when.by_taint,
         before=False,
     ),
     Rule(
@@ -229,7 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("gpu_fault",),
         bonds=("node?",),
         reason="it is the same failure, by a line that does not name the GPU",
-        test=_names_the_gpu,
+        test=when.names_the_gpu,
         before=False,
     ),
     Rule(
@@ -300,14 +144,14 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash",),
         bonds=("pod", "rank", "node?"),
         reason="its process was killed by that",
-        test=_killed,
+        test=when.killed,
     ),
     Rule(
         causes=("storage_failure",),
         effects=("storage_failure",),
         bonds=("node?",),
         reason="it is the same storage, which failed further",
-        test=_same_storage,
+        test=when.same_storage,
     ),
     Rule(
         causes=("storage_failure",),
@@ -339,7 +183,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash", "nccl_hang", "dataloader_hang", "checkpointer_hang", "nccl_bootstrap"),
         bonds=("job",),
         reason="the process ended because it was told to",
-        test=lambda cause, effect: effect.name != "worker_crash" or _asked(cause, effect),
+        test=lambda cause, effect: effect.name != "worker_crash" or when.asked(cause, effect),
     ),
     # The program disagrees with itself.
     Rule(
@@ -347,7 +191,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("collective_mismatch",),
         bonds=("job",),
         reason="it is the same difference, as the watchdogs tell it",
-        test=lambda cause, effect: _told_by_watchdogs(effect) and not _told_by_watchdogs(cause),
+        test=lambda cause, effect: when.told_by_watchdogs(effect) and not when.told_by_watchdogs(cause),
         before=False,
     ),
     Rule(
@@ -355,7 +199,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("nccl_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
-        test=_same_group,
+        test=when.same_group,
         before=False,
     ),
     Rule(
@@ -383,7 +227,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("nccl_hang",),
         bonds=("job",),
         reason="it waits behind the first hang",
-        test=_cascade,
+        test=when.cascade,
         before=False,
     ),
     # One rank or machine is gone, the others wait for it.
@@ -392,7 +236,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("nccl_hang",),
         bonds=("job",),
         reason="{cause} had failed, and the others waited for it in their next collective",
-        test=_not_waiting,
+        test=when.not_waiting,
         before=False,
     ),
     Rule(
@@ -400,7 +244,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash",),
         bonds=("job",),
         reason="the watchdog ended the ranks that hung",
-        test=_was_waiting,
+        test=when.was_waiting,
         before=False,
     ),
     Rule(
@@ -408,14 +252,14 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("nccl_bootstrap",),
         bonds=("job",),
         reason="{cause} failed before it could join the others",
-        test=_missing,
+        test=when.missing,
     ),
     Rule(
         causes=("checkpointer_hang", "dataloader_hang"),
         effects=("nccl_hang", "straggler"),
         bonds=("job",),
         reason="a rank that is stuck there cannot join the collective",
-        test=_stuck_there,
+        test=when.stuck_there,
         before=False,
     ),
     Rule(
@@ -460,7 +304,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("planned_stop",),
         bonds=("job",),
         reason="the stop came after the failure",
-        test=_is_late,
+        test=when.is_late,
     ),
 )
 
@@ -499,19 +343,3 @@ def who(touch: Footprint) -> str:
         if len(names) == 1:
             return next(iter(names))
     return "a process"
-
-
-def same_death(cause: Footprint, crash: Footprint) -> bool:
-    """Whether a crash that is explained is the very death that the cause speaks of.
-
-    A kernel counts processes by its own numbers, which a container does not see: a rank that was killed, where the
-    kernel says that it killed one, is that one.
-    """
-    if share(cause, crash, "record") or share(cause, crash, "pid"):
-        return True
-    if cause.name in ("gpu_fault", "hbm_ecc"):
-        # The rank whose own log has the GPU error is the rank of the failed GPU.
-        return "CUDA error" in str(crash.fields.get("exception.message")) or "CUDA" in str(
-            crash.fields.get("exception.type")
-        )
-    return cause.name == "host_oom" and not cause.ranks and died_of(crash) == "SIGKILL"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import re2
-
 from tracecore.facts.coerce import flag, integer, name, natural, positive, text, word
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped
@@ -35,6 +33,7 @@ def host_event(record: Stamped) -> HostEvent | None:
         detail=text(record.get("kernelevents.host.detail"), 512),
         process=name(record.get("kernelevents.host.process")),
         pid=positive(record.get("process.pid")),
+        training=flag(record.get("kernelevents.host.training")) is True,
     )
 
 
@@ -117,16 +116,11 @@ def slurm_state(record: Stamped) -> SlurmState | None:
     )
 
 
-#: Reasons for which Slurm has a node as down that mean the machine went away.
-_GONE = re2.compile(
-    r"(?i)not responding|unexpectedly rebooted|node_fail|no response|unreachable|power(?:ed)? (?:off|down)"
-)
-
-
 def slurm_node_lost(record: Stamped) -> NodeReadiness | None:
     """A node that does not answer Slurm."""
-    state, reason = _slurm_node(record)
-    gone = state.rstrip("$@^~#%-").endswith("*") or "NOT_RESPONDING" in state or bool(_GONE.search(reason))
+    state, _ = _slurm_node(record)
+    silent = state.rstrip("$@^~#%-").endswith("*") or "NOT_RESPONDING" in state
+    gone = silent or flag(record.get("tracecore.slurm.node_gone")) is True
     fields = record.identity()
     if not gone or "node" not in fields or not ("DOWN" in state or not state):
         return None

@@ -62,7 +62,13 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
     fields = record.event_identity()
     if "pod" not in fields:
         return None
-    return PodEvicted(**fields, reason=reason, note=_note(record), pod_uid=name(record.get("k8s.pod.uid")))
+    return PodEvicted(
+        **fields,
+        reason=reason,
+        note=_note(record),
+        pod_uid=name(record.get("k8s.pod.uid")),
+        by_taint=flag(record.get("k8s.event.by_taint")) is True,
+    )
 
 
 def node_pressure(record: Stamped) -> NodePressure | None:

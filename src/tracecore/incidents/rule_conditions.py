@@ -1,0 +1,150 @@
+"""Conditions of the precedence table: whether two verdicts, a cause and an effect, fit each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracecore.facts.kubernetes import PodEvicted
+from tracecore.incidents.footprint import share
+
+if TYPE_CHECKING:
+    from tracecore.incidents.footprint import Footprint
+
+SECOND: Final = 1_000_000_000
+#: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
+SLACK: Final = 5 * SECOND
+#: The same where a line has no time of its own.
+UNTIMED: Final = 120 * SECOND
+
+
+def killed(cause: Footprint, effect: Footprint) -> bool:
+    """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
+    return bool(died_of(effect)) or bool(cause.pids & effect.pids)
+
+
+def asked(cause: Footprint, effect: Footprint) -> bool:
+    """The process died of being told to."""
+    if died_of(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        return True
+    kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
+    return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
+
+
+def died_of(effect: Footprint) -> str:
+    """The signal that a crash, or a DataLoader's loss of a worker, tells of; empty where there is none."""
+    found = effect.fields.get("tracecore.process.signal") or effect.fields.get("signal") or ""
+    return str(found)
+
+
+def not_waiting(cause: Footprint, effect: Footprint) -> bool:
+    """Whether the failed rank is none of those that waited, and failed before the wait ended."""
+    waiting = set(effect.fields.get("hanging_ranks") or ())
+    if cause.ranks and cause.ranks <= waiting:
+        return False
+    if not (cause.timed and effect.timed) or cause.first <= gave_up(effect) + SLACK:
+        return True
+    # Later, only an error of its own of the very rank that did not come still says why it did not.
+    return bool(cause.ranks & effect.ranks) and not died_of(cause)
+
+
+def gave_up(hang: Footprint) -> int:
+    """When the waiting ranks were told that they hang; the far future where nobody told them."""
+    reports = [f.time for f in hang.evidence if f.kind == "nccl_watchdog" and not f.approximate]
+    return min(reports, default=1 << 62)
+
+
+def was_waiting(cause: Footprint, effect: Footprint) -> bool:
+    """The rank that ended is one of those that hung."""
+    waiting = set(cause.fields.get("hanging_ranks") or ())
+    return bool(effect.ranks) and effect.ranks <= waiting
+
+
+def same_group(cause: Footprint, effect: Footprint) -> bool:
+    """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
+    if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
+        return True
+    mine, its = cause.fields.get("nccl.fr.collective_seq_id"), effect.fields.get("nccl.fr.collective_seq_id")
+    return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
+
+
+def told_by_watchdogs(mismatch: Footprint) -> bool:
+    return any(fact.kind == "nccl_watchdog" for fact in mismatch.evidence)
+
+
+def cascade(cause: Footprint, effect: Footprint) -> bool:
+    """One hang holds up another: the second begins behind the first, or waits for the same ranks with fewer facts."""
+    origin = effect.fields.get("origin")
+    if isinstance(origin, dict):
+        group = cause.fields.get("pg_desc") or f"group {cause.fields.get('nccl.fr.pg_id')}"
+        return "origin" not in cause.fields and origin.get("group") == group
+    if "origin" in cause.fields:
+        return False
+    mine, its = set(cause.fields.get("culprit_ranks") or ()), set(effect.fields.get("culprit_ranks") or ())
+    if mine and (not its or its <= set(cause.fields.get("hanging_ranks") or ())):
+        return True
+    return bool(mine) and mine == its and _place(cause) < _place(effect)
+
+
+def _place(hang: Footprint) -> tuple[bool, int, int, str]:
+    """The order of two hangs with the same culprits: the one in which more ranks wait, then the earlier, is first."""
+    waiting = len(hang.fields.get("hanging_ranks") or ())
+    return not hang.fields.get("culprit_ranks"), -waiting, hang.first if hang.timed else 0, hang.id
+
+
+def missing(cause: Footprint, effect: Footprint) -> bool:
+    """Whether the crash was no consequence of a failure to join."""
+    return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
+
+
+def _joined(cause: Footprint, effect: Footprint) -> bool:
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in cause.places for b in effect.places)
+
+
+def stuck_there(cause: Footprint, effect: Footprint) -> bool:
+    """Whether the rank that is waited for is one of the stuck ranks, as far as either is known."""
+    stuck = cause.ranks | frozenset(cause.fields.get("ranks") or ())
+    return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
+
+
+def names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
+    """The first knows which GPU it is; a line without a time stands some time after the one above it."""
+    if not cause.gpus or effect.gpus:
+        return False
+    return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
+
+
+def by_taint(cause: Footprint, effect: Footprint) -> bool:
+    """The node of the eviction, where it is known, is the lost one."""
+    known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
+    return known and any(isinstance(fact, PodEvicted) and fact.by_taint for fact in effect.evidence)
+
+
+def same_storage(cause: Footprint, effect: Footprint) -> bool:
+    """The later error is of the same device or path."""
+    names = ("tracecore.storage.device", "tracecore.storage.path")
+    mine, its = ({touch.fields.get(name) for name in names} - {None} for touch in (cause, effect))
+    return cause.first <= effect.first and not mine.isdisjoint(its)
+
+
+def is_late(cause: Footprint, effect: Footprint) -> bool:
+    """The stop came after something had failed already. Without times, the order of lines in one file tells."""
+    if cause.timed and effect.timed:
+        return cause.first < effect.first
+    orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}
+    return True in orders or not orders
+
+
+def same_death(cause: Footprint, crash: Footprint) -> bool:
+    """Whether a crash that is explained is the very death that the cause speaks of.
+
+    A kernel counts processes by its own numbers, which a container does not see: a rank that was killed, where the
+    kernel says that it killed one, is that one.
+    """
+    if share(cause, crash, "record") or share(cause, crash, "pid"):
+        return True
+    if cause.name in ("gpu_fault", "hbm_ecc"):
+        # The rank whose own log has the GPU error is the rank of the failed GPU.
+        return "CUDA error" in str(crash.fields.get("exception.message")) or "CUDA" in str(
+            crash.fields.get("exception.type")
+        )
+    return cause.name == "host_oom" and not cause.ranks and died_of(crash) == "SIGKILL"
