@@ -723,18 +723,27 @@ def test_a_slurm_memory_kill_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind", "says"),
+    ("stamps", "kind", "says"),
     [
-        ("NodeNotReady", NodeReadiness, {"ready": False}),
-        ("NodeReady", NodeReadiness, {"ready": True}),
-        ("Rebooted", HostEvent, {"event": "boot", "rebooted": True}),
-        ("NodeHasDiskPressure", NodePressure, {"condition": "DiskPressure", "active": True}),
-        ("NodeHasSufficientMemory", NodePressure, {"condition": "MemoryPressure", "active": False}),
-        ("NodeHasInsufficientPID", NodePressure, {"condition": "PIDPressure", "active": True}),
+        ({"k8s.node.condition": "Ready", "k8s.node.condition.status": "False"}, NodeReadiness, {"ready": False}),
+        ({"k8s.node.condition": "Ready", "k8s.node.condition.status": "True"}, NodeReadiness, {"ready": True}),
+        ({"k8s.event.hint": "node_unhealthy"}, NodeReadiness, {"ready": False}),
+        ({"k8s.event.reason": "Rebooted"}, HostEvent, {"event": "boot", "rebooted": True}),
+        (
+            {"k8s.node.condition": "DiskPressure", "k8s.node.condition.status": "True"},
+            NodePressure,
+            {"condition": "DiskPressure", "active": True},
+        ),
+        ({"k8s.node.condition": "PIDPressure"}, NodePressure, {"condition": "PIDPressure", "active": True}),
+        (
+            {"k8s.node.condition": "MemoryPressure", "k8s.node.condition.status": "False"},
+            NodePressure,
+            {"condition": "MemoryPressure", "active": False},
+        ),
     ],
 )
-def test_node_events(reason: str, kind: type[Fact], says: dict[str, Any]) -> None:
-    event = {"k8s.event.reason": reason, "k8s.object.kind": "Node", "k8s.object.name": "n9", "k8s.pod.name": "agent"}
+def test_node_events(stamps: dict[str, str], kind: type[Fact], says: dict[str, Any]) -> None:
+    event = {"k8s.object.kind": "Node", "k8s.object.name": "n9", "k8s.pod.name": "agent", **stamps}
     facts = project(signal(event))
     assert [type(f) for f in facts] == [kind]
     assert {name: getattr(facts[0], name) for name in says} == says

@@ -25,16 +25,6 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.signals.record import Source
 
 _EVENT = ("k8s.event.reason", "k8s.event.hint")
-#: What the kubelet's and the node controller's reasons say about a condition.
-_PRESSURE_REASONS = {
-    "NodeHasDiskPressure": ("DiskPressure", True),
-    "NodeHasNoDiskPressure": ("DiskPressure", False),
-    "NodeHasInsufficientMemory": ("MemoryPressure", True),
-    "NodeHasSufficientMemory": ("MemoryPressure", False),
-    "NodeHasInsufficientPID": ("PIDPressure", True),
-    "NodeHasSufficientPID": ("PIDPressure", False),
-}
-_READY_REASONS = {"NodeReady": True, "NodeNotReady": False, "NodeStatusUnknown": False}
 #: Hints that another projector turns into its own fact.
 _TYPED_HINTS = frozenset(
     {"pod_evicted", "preempted", "oom_killed", "node_pressure", "node_unhealthy", "node_problem", "network_not_ready"}
@@ -74,10 +64,7 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
 def node_pressure(record: Stamped) -> NodePressure | None:
     condition = name(record.get("k8s.node.condition"))
     status = word(record.get("k8s.node.condition.status"))
-    if condition is not None:
-        active = {"true": True, "false": False}.get(status or "true")
-    else:
-        condition, active = _PRESSURE_REASONS.get(_reason(record) or "", (None, None))
+    active = {"true": True, "false": False}.get(status or "true")
     fields = record.event_identity()
     if condition not in PRESSURES or active is None or "node" not in fields:
         return None
@@ -93,9 +80,7 @@ def node_readiness(record: Stamped) -> NodeReadiness | None:
     if condition == "Ready" and status is not None:
         ready = status.lower() == "true"
     elif condition is None:
-        ready = _READY_REASONS.get(reason or "")
-        if ready is None and _hint(record) == "node_unhealthy" and reason != "Rebooted":
-            ready = False
+        ready = False if _hint(record) == "node_unhealthy" and reason != "Rebooted" else None
     fields = record.event_identity()
     if ready is None or "node" not in fields:
         return None
@@ -206,8 +191,8 @@ def workload_event(record: Stamped) -> WorkloadEvent | None:
 
 KUBERNETES = (
     Projection(pod_evicted, either=_EVENT),
-    Projection(node_pressure, either=("k8s.node.condition", *_EVENT)),
-    Projection(node_readiness, either=("k8s.node.condition", *_EVENT)),
+    Projection(node_pressure, gate=("k8s.node.condition",)),
+    Projection(node_readiness, either=("k8s.node.condition", "k8s.event.hint")),
     Projection(node_rebooted, gate=("k8s.event.reason",)),
     Projection(node_problem, gate=("k8s.event.hint",)),
     Projection(mount_event, gate=("k8s.event.reason",)),
