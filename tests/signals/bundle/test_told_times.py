@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracecore.signals import stamps
-from tracecore.signals.bundle.recognition import times
+from tracecore.signals.bundle.file_times import times
 
 
 @pytest.mark.parametrize(

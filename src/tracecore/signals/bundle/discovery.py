@@ -20,6 +20,7 @@ import msgspec
 
 from tracecore.signals.bundle import archive, exports, identity, ordinals, remote
 from tracecore.signals.bundle.archive import BundleLimits, Opener
+from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
     GIVEN,
     aside,
@@ -34,7 +35,7 @@ from tracecore.signals.bundle.opening import (
     stem,
     walk,
 )
-from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
+from tracecore.signals.bundle.recognition import holds_work, recognise
 from tracecore.signals.bundle.settling import settle_hosts, settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable

@@ -1,0 +1,154 @@
+"""The table of formats (`formats.toml`): what files look like that tracecore reads."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import re2
+
+from tracecore.signals.kernel import ibstat
+from tracecore.signals.kubernetes import printed
+from tracecore.signals.nvidia import smi
+from tracecore.signals.scheduler import slurm
+
+#: Rows of kubectl without a header, as their reader knows them.
+ROWS = {
+    "event_row": printed.BARE_ROW,
+    "dated_event_row": printed.BARE_DATED,
+    "event_without_type_row": printed.BARE_EVENT,
+    "old_event_row": printed.BARE_OLD_EVENT,
+    "pod_row": printed.BARE_POD,
+}
+#: How readers recognise the beginning of what they read: (the text, all that was read) → whether it is theirs.
+READERS: dict[str, Callable[[bytes, bytes], bool]] = {
+    "nvidia_table": lambda start, head: smi.TABLE.search(head[:1024]) is not None,
+    "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
+    "ibstat": lambda start, head: ibstat.BEGINS.match(start) is not None,
+    "sinfo": lambda start, head: slurm.SINFO_BEGINS.match(start.split(b"\n", 1)[0]) is not None,
+    "kubernetes_fragment": lambda start, head: (
+        printed.FRAGMENT_BEGINS.match(start) is not None and printed.FRAGMENT.search(head) is not None
+    ),
+}
+
+
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """Signs of one format, all of which a file must have.
+
+    Args:
+        begins: the text begins with one of these; `unless`: with none of these.
+        first_line: all of these are in its first line; `two_of`: two of these are.
+        has: one literal of each group is in the first `within` bytes.
+        match: the text begins like that; `search`: all of these are in the first `within` bytes.
+        rows: its first three lines are rows of that kind (`ROWS`).
+        reader: the reader recognises it (`READERS`).
+        longest: the file is complete and has at most so many bytes; 0 for any.
+    """
+
+    format: str
+    begins: tuple[bytes, ...] = ()
+    unless: tuple[bytes, ...] = ()
+    first_line: tuple[bytes, ...] = ()
+    two_of: tuple[bytes, ...] = ()
+    has: tuple[tuple[bytes, ...], ...] = ()
+    within: int = 4096
+    match: re2._Regexp | None = None
+    search: tuple[re2._Regexp, ...] = ()
+    rows: str = ""
+    reader: str = ""
+    longest: int = 0
+
+    def fits(self, start: bytes, head: bytes, complete: bool) -> bool:
+        """Return whether a file has these signs.
+
+        Literals come first: they cost a tenth of a regular expression, and a bundle may have 100,000 files.
+
+        Args:
+            start: its text, without blanks and the command above it.
+            head: its first bytes as they are.
+            complete: head is the whole file.
+        """
+        if self.begins and not start.startswith(self.begins):
+            return False
+        if self.longest and not (complete and len(head) <= self.longest):
+            return False
+        first = start.split(b"\n", 1)[0] if self.first_line or self.two_of or self.rows else b""
+        if not all(word in first for word in self.first_line):
+            return False
+        if self.two_of and sum(word in first for word in self.two_of) < 2:
+            return False
+        early = head[: self.within] if self.has or self.search else b""
+        if not all(any(word in early for word in group) for group in self.has):
+            return False
+        if self.unless and start.startswith(self.unless):
+            return False
+        if self.rows and not _are_rows(ROWS[self.rows], first, start):
+            return False
+        if self.match is not None and self.match.match(start) is None:
+            return False
+        if not all(expression.search(early) for expression in self.search):
+            return False
+        return not self.reader or READERS[self.reader](start, head)
+
+
+def _are_rows(row: re2._Regexp, first: bytes, start: bytes) -> bool:
+    return bool(row.match(first)) and all(row.match(line) for line in start.splitlines()[1:3] if line.strip())
+
+
+class NameSign(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file of one format is called: it begins and ends like one of these."""
+
+    format: str
+    begins: tuple[str, ...] = ("",)
+    ends: tuple[str, ...] = ("",)
+
+    def fits(self, name: str) -> bool:
+        return name.startswith(self.begins) and name.endswith(self.ends)
+
+
+class TextSign(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells that a plain text is of another layer than a program's output: its name or something in it."""
+
+    layer: str
+    begins: tuple[str, ...] = ()
+    search: re2._Regexp | None = None
+
+    def fits(self, name: str, early: bytes) -> bool:
+        return name.startswith(self.begins) or (self.search is not None and self.search.search(early) is not None)
+
+
+class Formats(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole table."""
+
+    layers: dict[str, str]
+    json: tuple[Sign, ...]
+    content: tuple[Sign, ...]
+    name: tuple[NameSign, ...]
+    text: tuple[TextSign, ...]
+    words: dict[str, tuple[bytes, ...]]
+    expressions: dict[str, re2._Regexp]
+
+
+#: Keys of the table with literals that are looked for in bytes.
+_LITERALS = frozenset({"begins", "unless", "first_line", "two_of", "has"})
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else tuple(_encoded(item) for item in value)
+
+
+def _load() -> Formats:
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    for rows in (table["json"], table["content"]):
+        for row in rows:
+            row |= {key: _encoded(value) for key, value in row.items() if key in _LITERALS}
+    table["words"] = {key: _encoded(value) for key, value in table["words"].items()}
+    return msgspec.convert(
+        table, Formats, dec_hook=lambda kind, text: re2.compile(text.encode()), builtin_types=(bytes,)
+    )
+
+
+FORMATS = _load()

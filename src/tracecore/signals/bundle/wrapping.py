@@ -1,0 +1,67 @@
+"""Recognise what launchers and viewers put before every line of a program: srun's labels, names of containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import re2
+
+from tracecore.signals.bundle.formats import FORMATS
+from tracecore.signals.logs.dialects import WRAPPINGS
+
+_LEVELS = frozenset(FORMATS.words["levels"])
+_LABELLED = re2.compile(rb"^ *\d{1,7}: ?[\[A-Za-z]")
+
+
+def wrapping(head: bytes) -> str:
+    """Return which of `dialects.WRAPPINGS` stands before every line: nearly all have it; of a few lines all."""
+    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _is_of_launcher(line)]
+    if len(lines) < 4:
+        return "srun" if len(lines) > 1 and all(map(_LABELLED.match, lines)) else ""
+    for name, expression in WRAPPINGS.items():
+        # The first few tell that nearly every file has none.
+        first = [line for line in lines[:8] if _MAY_WRAP[name](line)]
+        if sum(1 for line in first if expression.match(line)) * 2 <= len(lines[:8]):
+            continue
+        found = [match for line in lines if (match := expression.match(line))]
+        if len(found) >= len(lines) * 0.9 and _TELLS_APART[name](found):
+            return name
+    return ""
+
+
+def _is_of_launcher(line: bytes) -> bool:
+    """Whether the program writes this itself that puts its wrapping before the lines of others."""
+    return line.startswith((b"Attaching to ", b"srun: ", b"slurmstepd: ")) or b" exited with code " in line
+
+
+_NUMBERED = re2.compile(rb"[-_.]\d+(?:\.\w+@[\w.-]+)?$")
+_POD = re2.compile(rb"-[a-z0-9-]*\d|\d[a-z0-9]*-|-[a-z0-9]{5}$")
+
+
+def _are_containers(found: list[re2._Match]) -> bool:
+    """Compose writes its bars below each other, after names that it has numbered or of which there are several."""
+    names = {match.group(1) for match in found}
+    bars = {match.group().find(b"|") for match in found}
+    named = all(_NUMBERED.search(name) for name in names) or (len(names) > 1 and not names & _LEVELS)
+    return len(bars) == 1 and named and not any(name.isdigit() for name in names)
+
+
+def _are_pods(found: list[re2._Match]) -> bool:
+    """The same few names again and again, which look like those of pods."""
+    pods = {match.group(1) for match in found}
+    containers = {match.group(2) for match in found}
+    few = len(pods) * 3 <= len(found) and len(containers) <= 3
+    return few and len(found) >= 8 and all(_POD.search(pod) for pod in pods)
+
+
+#: Lines that cannot begin with a wrapping, told without a regular expression.
+_MAY_WRAP: dict[str, Callable[[bytes], bool]] = {
+    "srun": lambda line: line.lstrip(b" ")[:1].isdigit(),
+    "compose": lambda line: line[:1].isalnum() and b"|" in line,
+    "stern": lambda line: line[:1].isalnum(),
+}
+_TELLS_APART: dict[str, Callable[[list[re2._Match]], bool]] = {
+    "srun": lambda found: True,
+    "compose": _are_containers,
+    "stern": _are_pods,
+}
