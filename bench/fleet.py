@@ -27,7 +27,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.webhook import told
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
-from tracecore.agent.processors.patterndetector.options import Incidents
+from tracecore.agent.processors.patterndetector.options import IncidentOptions
 from tracecore.agent.telemetry import Meter
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
@@ -80,7 +80,7 @@ class Fleet:
         setting = Setting(
             "patterndetector", Meter("processor", "bench"), self.clock, {}.__getitem__, Path(), lambda: (True, {})
         )
-        options = Options(forward="verdicts", tell="incidents", incidents=Incidents(settle=SETTLE * SECOND))
+        options = Options(forward="verdicts", tell="incidents", incidents=IncidentOptions(settle=SETTLE * SECOND))
         self.joiner = PatternDetector(options, setting)
         self.gone: set[int] = set()
 

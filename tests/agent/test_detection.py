@@ -14,7 +14,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
-from tracecore.agent.processors.patterndetector.options import Progress
+from tracecore.agent.processors.patterndetector.options import ProgressOptions
 from tracecore.agent.processors.patterndetector.stalls import StallBridge
 from tracecore.agent.telemetry import Meter
 from tracecore.facts.training import Progress as ProgressFact
@@ -205,7 +205,7 @@ def reports(count: int, phase: str | None = None) -> list[ProgressFact]:
     ]
 
 
-def stalled(settings: Progress, facts: list[ProgressFact], seconds: int) -> list[float]:
+def stalled(settings: ProgressOptions, facts: list[ProgressFact], seconds: int) -> list[float]:
     """How long stalls were when they were stated."""
     stalls = StallBridge(settings)
     found = stalls.tick(facts, facts[-1].time)
@@ -215,19 +215,19 @@ def stalled(settings: Progress, facts: list[ProgressFact], seconds: int) -> list
 
 
 def test_a_step_that_does_not_end_is_a_stall() -> None:
-    assert stalled(Progress(), reports(9), 50) == []
-    assert stalled(Progress(), reports(9), 70) == [60.0, 70.0]
+    assert stalled(ProgressOptions(), reports(9), 50) == []
+    assert stalled(ProgressOptions(), reports(9), 70) == [60.0, 70.0]
 
 
 def test_an_evaluation_may_take_longer_where_that_is_said() -> None:
-    settings = Progress(eval_after=120 * SECOND)
+    settings = ProgressOptions(eval_after=120 * SECOND)
     assert stalled(settings, reports(9, "eval"), 110) == []
     assert stalled(settings, reports(9, "eval"), 120) == [120.0]
     assert stalled(settings, reports(9), 60) == [60.0]
 
 
 def test_a_warm_up_may_take_longer_where_that_is_said() -> None:
-    settings = Progress(warmup_steps=3, warmup_after=300 * SECOND)
+    settings = ProgressOptions(warmup_steps=3, warmup_after=300 * SECOND)
     assert stalled(settings, reports(3), 290) == []
     assert stalled(settings, reports(3), 300)[0] == 300.0
     assert stalled(settings, reports(4), 60) == [60.0]

@@ -16,7 +16,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.exporters.webhook import alert, told
 from tracecore.agent.extensions.file_storage import FileStorageConfig, FileStorageExtension
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
-from tracecore.agent.processors.patterndetector.options import Incidents
+from tracecore.agent.processors.patterndetector.options import IncidentOptions
 from tracecore.agent.telemetry import Meter
 from tracecore.diagnose.offline import diagnose
 from tracecore.facts import wire
@@ -84,7 +84,7 @@ class Fleet:
         self.records: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def join(self) -> PatternDetector:
-        return detector(self.clock, forward="verdicts", tell="incidents", incidents=Incidents(settle=5 * SECOND))
+        return detector(self.clock, forward="verdicts", tell="incidents", incidents=IncidentOptions(settle=5 * SECOND))
 
     def hear(self, batches: Iterable[Batch]) -> None:
         for one in batches:
@@ -295,7 +295,7 @@ class Killed(Fleet):
             {"file_storage": self.storage},
             forward="verdicts",
             tell="incidents",
-            incidents=Incidents(settle=5 * SECOND),
+            incidents=IncidentOptions(settle=5 * SECOND),
             storage="file_storage",
         )
         one.start()

@@ -15,7 +15,7 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.webhook import told
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
-from tracecore.agent.processors.patterndetector.options import Incidents
+from tracecore.agent.processors.patterndetector.options import IncidentOptions
 from tracecore.agent.processors.patterndetector.senders import FactsIn
 from tracecore.agent.telemetry import Meter
 from tracecore.facts import wire
@@ -40,7 +40,7 @@ class Clock:
 def detector(clock: Clock, **options: Any) -> tuple[PatternDetector, Meter]:
     meter = Meter("processor", "patterndetector")
     setting = Setting("patterndetector", meter, clock, {}.__getitem__, Path(), lambda: (True, {}))
-    options = {"forward": "verdicts", "tell": "incidents", "incidents": Incidents(settle=SECOND), **options}
+    options = {"forward": "verdicts", "tell": "incidents", "incidents": IncidentOptions(settle=SECOND), **options}
     return PatternDetector(Options(**options), setting), meter
 
 

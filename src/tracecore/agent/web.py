@@ -38,7 +38,7 @@ class OwnServer:
             pages["/metrics"] = lambda: (200, "text/plain; version=0.0.4; charset=utf-8", telemetry.render().encode())
         if ready_path:
             pages[ready_path] = lambda: _ready(health)
-        handler = type("Handler", (_Handler,), {"pages": pages})
+        handler = type("Handler", (_PageHandler,), {"pages": pages})
         self._server = Server(where, handler, CONNECTIONS)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="own-http", daemon=True)
@@ -63,7 +63,7 @@ def _ready(health: Health) -> tuple[int, str, bytes]:
     return 200 if good else 503, "application/json", body
 
 
-class _Handler(Handler):
+class _PageHandler(Handler):
     pages: dict[str, Callable[[], tuple[int, str, bytes]]]
 
     def do_GET(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tracecore.engine.emission import Emission
-    from tracecore.signals.flight_recorder.dump import Entry
+    from tracecore.signals.flight_recorder.dump import DumpEntry
     from tracecore.signals.flight_recorder.reading import Loaded, SkippedDump
     from tracecore.signals.flight_recorder.state import GroupMember, GroupState, JoinedDumps
 
@@ -234,7 +234,7 @@ def _rows(group: GroupState, joined: JoinedDumps) -> list[tuple[str, list[int], 
 
 def _elsewhere(
     rank: int, place: tuple[str, int], groups: dict[str, GroupState], joined: JoinedDumps
-) -> tuple[str, str, Entry | None]:
+) -> tuple[str, str, DumpEntry | None]:
     """A member that waits in another group: what for, and where in the program."""
     label, seq = place
     other = groups[label]
@@ -249,7 +249,9 @@ def _elsewhere(
     )
 
 
-def _place(group: GroupState, rank: int, member: GroupMember, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
+def _place(
+    group: GroupState, rank: int, member: GroupMember, odd: bool, wanted: bool
+) -> tuple[str, str, DumpEntry | None]:
     """Return where a member is, and what of it to show. `wanted`: others wait for it."""
     if odd and group.disagreement is not None:
         side = next(side for side in group.disagreement.sides if rank in side.ranks)
@@ -271,7 +273,7 @@ def _place(group: GroupState, rank: int, member: GroupMember, odd: bool, wanted:
     return ("missing" if behind or wanted else "done"), last, latest
 
 
-def _operation(entry: Entry | None, group: GroupState) -> str:
+def _operation(entry: DumpEntry | None, group: GroupState) -> str:
     """`all_reduce`, `send to rank 6`: what was called, with the ranks of the job and not of the group."""
     from tracecore.signals.flight_recorder.chains import peer_of
     from tracecore.signals.flight_recorder.matching import operation_of

@@ -12,7 +12,7 @@ from tracecore.signals.bundle import archive
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.signals.bundle.discovery import Bundle
-    from tracecore.signals.flight_recorder.dump import Dump
+    from tracecore.signals.flight_recorder.dump import RankDump
     from tracecore.signals.flight_recorder.reading import SkippedDump
     from tracecore.signals.stream import Stream
 
@@ -65,13 +65,13 @@ def _is_file(stream: Stream) -> bool:
     return "!/" not in stream.path and not stream.path.endswith(_COMPRESSED) and os.path.isfile(stream.path)
 
 
-def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[Dump]:
+def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[RankDump]:
     """Dumps inside archives, or compressed by themselves."""
     from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
     from tracecore.signals.flight_recorder.reading import SkippedDump, read_dump
 
     limits = DumpLimits()
-    dumps: list[Dump] = []
+    dumps: list[RankDump] = []
     for stream in streams:
         try:
             with stream.open() as file:

@@ -20,7 +20,7 @@ from tracecore.signals.record import Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tracecore.signals.flight_recorder.dump import Entry
+    from tracecore.signals.flight_recorder.dump import DumpEntry
     from tracecore.signals.flight_recorder.exchange import Misfit
     from tracecore.signals.flight_recorder.raw_entries import StackFrame
     from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps
@@ -37,7 +37,7 @@ def user_frame(frames: Sequence[StackFrame]) -> str | None:
     return str(frames[-1]) if frames else None
 
 
-def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], Entry | None] | None = None) -> list[Fact]:
+def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], DumpEntry | None] | None = None) -> list[Fact]:
     """The facts of a set of dumps.
 
     Args:
@@ -90,7 +90,7 @@ def _crossed(joined: JoinedDumps) -> Iterator[GroupCrossed]:
                 )
 
 
-def _of_all(entry: Entry | None) -> bool:
+def _of_all(entry: DumpEntry | None) -> bool:
     return (_operation(entry) or "").lstrip("_").startswith(("all", "reduce_scatter", "barrier"))
 
 
@@ -169,7 +169,7 @@ def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
 
     In groups of two nobody waits together, though the whole job may stand.
     """
-    waiting: dict[tuple[int, ...], list[tuple[GroupState, GroupMember, Entry]]] = {}
+    waiting: dict[tuple[int, ...], list[tuple[GroupState, GroupMember, DumpEntry]]] = {}
     for group in joined.groups:
         mine = [m for m in group.present.values() if m.waits_in is None or m.pending]
         stuck = [(m, entry) for m in mine if (entry := _unfinished(m)) is not None]
@@ -198,14 +198,14 @@ def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
                 )
 
 
-def _unfinished(member: GroupMember) -> Entry | None:
+def _unfinished(member: GroupMember) -> DumpEntry | None:
     """The operation this member is in."""
     if member.pending and (member.first_waiting is None or member.waits_in is not None):
         return member.pending[0]
     return member.entry if member.first_waiting is not None else None
 
 
-def _entry(group: GroupState, rank: int, member: GroupMember, entry: Entry, joined: JoinedDumps) -> CollectiveEntry:
+def _entry(group: GroupState, rank: int, member: GroupMember, entry: DumpEntry, joined: JoinedDumps) -> CollectiveEntry:
     # The caller knows that it has not ended, whatever its record says after an abort.
     return CollectiveEntry(
         time=entry.started or entry.created or joined.end,
@@ -230,7 +230,7 @@ def _entry(group: GroupState, rank: int, member: GroupMember, entry: Entry, join
 def _disagreeing(
     group: GroupState,
     joined: JoinedDumps,
-    reread: Callable[[str, str, int], Entry | None] | None,
+    reread: Callable[[str, str, int], DumpEntry | None] | None,
     found: Disagreement | None,
 ) -> Iterator[CollectiveEntry]:
     if found is None:
@@ -275,11 +275,11 @@ def _arrivals(group: GroupState) -> Iterator[Arrival]:
         )
 
 
-def _moment(entry: Entry | None, joined: JoinedDumps) -> int:
+def _moment(entry: DumpEntry | None, joined: JoinedDumps) -> int:
     return entry.created if entry is not None and entry.created else joined.end
 
 
-def _operation(entry: Entry | None) -> str | None:
+def _operation(entry: DumpEntry | None) -> str | None:
     if entry is None:
         return None
     from tracecore.signals.flight_recorder.matching import operation_of

@@ -29,7 +29,7 @@ MOST: Final = 65_536
 SLACK: Final = 120 * 1_000_000_000
 
 
-class _Held(msgspec.Struct):
+class _Hold(msgspec.Struct):
     series: Series
     first: int
     last: int
@@ -39,8 +39,8 @@ class Holdings:
     """The GPUs of pods and nodes, as metrics that name both show them."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._pods: OrderedDict[str, dict[str, _Held]] = OrderedDict()
-        self._nodes: OrderedDict[str, dict[str, _Held]] = OrderedDict()
+        self._pods: OrderedDict[str, dict[str, _Hold]] = OrderedDict()
+        self._nodes: OrderedDict[str, dict[str, _Hold]] = OrderedDict()
         self._ordinals: OrderedDict[tuple[str, int], set[int]] = OrderedDict()
         self._most = most
         #: GPUs of processes that ran out of memory.
@@ -73,7 +73,7 @@ class Holdings:
             namespace = series.identity.get("k8s.namespace.name") or "default"
             self._put(self._pods, f"{namespace!s}/{pod!s}", owner, series, time)
 
-    def _put(self, whose: OrderedDict[str, dict[str, _Held]], who: str, gpu: str, series: Series, time: int) -> None:
+    def _put(self, whose: OrderedDict[str, dict[str, _Hold]], who: str, gpu: str, series: Series, time: int) -> None:
         held = whose.get(who)
         if held is None:
             held = whose[who] = {}
@@ -82,7 +82,7 @@ class Holdings:
         one = held.get(gpu)
         if one is None:
             if len(held) < 1024:
-                held[gpu] = _Held(series, time, time)
+                held[gpu] = _Hold(series, time, time)
         else:
             one.first, one.last = min(one.first, time), max(one.last, time)
 
@@ -129,7 +129,7 @@ class Holdings:
         return found.pop() if len(found) == 1 else None
 
 
-def _at(gpus: dict[str, _Held], time: int) -> tuple[list[str], str]:
+def _at(gpus: dict[str, _Hold], time: int) -> tuple[list[str], str]:
     if "MIG" in gpus:
         return [], "GPUs are split into MIG instances"
     whole = {held.series.gpu for held in gpus.values()}

@@ -33,7 +33,7 @@ PIECES = 20_000
 _NEVER = 1 << 63
 
 
-class _Node:
+class _NodeLife:
     __slots__ = ("attempt", "last", "source", "stated")
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class _Cohort:
     __slots__ = ("begun", "changed", "finished", "nodes", "steps", "stopped", "talk")
 
     def __init__(self) -> None:
-        self.nodes: OrderedDict[str, _Node] = OrderedDict()
+        self.nodes: OrderedDict[str, _NodeLife] = OrderedDict()
         #: Last time each attempt made a step, whoever reported it.
         self.steps: dict[int, int] = {}
         #: First time each attempt made a step.
@@ -133,7 +133,7 @@ class SilenceBridge:
             if len(cohort.nodes) >= self.nodes:
                 cohort.nodes.popitem(last=False)
                 self.evicted += 1
-            known = cohort.nodes[node] = _Node()
+            known = cohort.nodes[node] = _NodeLife()
         cohort.talk.add(time // PIECE)
         if len(cohort.talk) > PIECES:
             cohort.talk = set(sorted(cohort.talk)[PIECES // 2 :])
@@ -185,7 +185,7 @@ class SilenceBridge:
         found.sort(key=order)
         return found
 
-    def _silence(self, job: str, course: _Course, name: str, node: _Node) -> NodeSilence | None:
+    def _silence(self, job: str, course: _Course, name: str, node: _NodeLife) -> NodeSilence | None:
         # An attempt that began after the last word began without the node: up to then it was missed.
         silent = (course.missed_until(node.last) - node.last) // SECOND * SECOND
         if silent < self.threshold or silent <= node.stated or node.source is None:

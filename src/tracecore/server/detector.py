@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND
 from tracecore.agent.processors.patterndetector.detection import Detection
-from tracecore.agent.processors.patterndetector.options import Incidents, Options
+from tracecore.agent.processors.patterndetector.options import IncidentOptions, Options
 from tracecore.agent.telemetry import Meter
 from tracecore.incidents.live import Update
 from tracecore.server.observing import Observer
@@ -71,7 +71,7 @@ class Detector:
         self._store = store
         self._clock = clock
         self._counted = counted
-        self._incidents = Incidents(settle=settle, reopen=reopen)
+        self._incidents = IncidentOptions(settle=settle, reopen=reopen)
         self._inbox = Inbox(store.database)
         self._leases = Leases(store.database)
         self.owner = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

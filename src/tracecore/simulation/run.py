@@ -17,7 +17,7 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.exporters.webhook import told
-from tracecore.agent.processors.patterndetector.options import Incidents
+from tracecore.agent.processors.patterndetector.options import IncidentOptions
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import Heartbeat
@@ -114,7 +114,7 @@ def play(fleet: Fleet, partition: int, partitions: int = PARTITIONS) -> PlayedRu
     story = Story(fleet, [slot for slot in range(len(fleet.slots)) if slot % partitions == partition])
     outcome = PlayedRun(truths=story.truths)
     clock = SetClock()
-    joiner = detector(clock, forward="verdicts", tell="incidents", incidents=Incidents(settle=SETTLE))
+    joiner = detector(clock, forward="verdicts", tell="incidents", incidents=IncidentOptions(settle=SETTLE))
 
     def take(made: Iterable[Batch]) -> None:
         for batch in made:

@@ -140,7 +140,7 @@ class Partition:
                 tell="incidents",
                 forward="verdicts",
                 storage="store",
-                incidents=detector.Incidents(settle=options.settle, reopen=options.reopen),
+                incidents=detector.IncidentOptions(settle=options.settle, reopen=options.reopen),
                 lateness=options.lateness,
                 patterns=options.patterns,
                 evaluation_interval=options.interval,

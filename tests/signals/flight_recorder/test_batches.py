@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracecore.signals.flight_recorder.dump import Dump, dump_of
+from tracecore.signals.flight_recorder.dump import RankDump, dump_of
 from tracecore.signals.flight_recorder.join import join
 
 MEMBERS = "[0, 1, 2]"
@@ -33,7 +33,7 @@ def batch(record: int, p2p: int, names: tuple[str, str], state: str, seq: int = 
     return [one, other, entry(record + 2, "coalesced", p2p, state, seq, pair=False)]
 
 
-def dump(rank: int, *batches: list[dict[str, Any]]) -> Dump:
+def dump(rank: int, *batches: list[dict[str, Any]]) -> RankDump:
     root = {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": MEMBERS}},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.delta_reader import Reference, reference_of
-from tracecore.signals.flight_recorder.dump import Dump, decode, dump_of
+from tracecore.signals.flight_recorder.dump import RankDump, decode, dump_of
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,7 @@ def reference(data: bytes) -> Reference:
     return found
 
 
-def same(one: Dump, other: Dump) -> None:
+def same(one: RankDump, other: RankDump) -> None:
     for name in ("seq", "sig", "created", "flags"):
         np.testing.assert_array_equal(getattr(one.columns, name), getattr(other.columns, name), err_msg=name)
     assert [one.groups[g] for g in one.columns.group] == [other.groups[g] for g in other.columns.group]
@@ -63,7 +63,7 @@ def same(one: Dump, other: Dump) -> None:
     )
 
 
-def alone(data: bytes) -> Dump:
+def alone(data: bytes) -> RankDump:
     return dump_of("second", 1, decode(data))
 
 

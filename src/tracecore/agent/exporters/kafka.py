@@ -145,7 +145,7 @@ class KafkaExporter:
         producer, partitioner = self._connected()
         with self._lock:
             divided, others = partitioner.divide(batch.view())
-        delivery = _Delivery()
+        delivery = _BatchDelivery()
         for partition, entries in divided.items():
             for raw in self._messages(entries):
                 delivery.send(producer, self._options.destination, raw, partition, [(LAYOUT, self._layout)])
@@ -167,7 +167,7 @@ class KafkaExporter:
             yield from self._messages(part)
 
 
-class _Delivery:
+class _BatchDelivery:
     """The messages of one batch on their way."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ STRANGERS: Final = 65_536
 LOOK: Final = 50 * MILLISECOND
 
 
-class _Held(NamedTuple):
+class _HeldBatch(NamedTuple):
     batch: Batch
     until: int
     records: int
@@ -63,7 +63,7 @@ class K8sAttributes:
         )
         self._pods = self._cluster.pods
         self._waited = not options.wait_for_metadata
-        self._held: list[_Held] = []
+        self._held: list[_HeldBatch] = []
         self._holding = 0
         self._learned = 0
         self._strangers: OrderedDict[Any, int] = OrderedDict()
@@ -178,7 +178,7 @@ class K8sAttributes:
         if goes:
             batch.hold(1)
         held = Batch(batch.signal, {level: waits}, acks=batch.acks)
-        self._held.append(_Held(held, now + self._options.wait_for_pod, held.count))
+        self._held.append(_HeldBatch(held, now + self._options.wait_for_pod, held.count))
         self._holding += held.count
         return [Batch(batch.signal, {level: goes}, acks=batch.acks)] if goes else []
 
@@ -191,7 +191,7 @@ class K8sAttributes:
         """Batches whose pods became known, or that waited long enough, oldest first."""
         now = self._clock()
         made: list[Batch] = []
-        kept: list[_Held] = []
+        kept: list[_HeldBatch] = []
         for held in self._held:
             level = LEVELS[held.batch.signal][0]
             entries = held.batch.payload[level]

@@ -204,14 +204,14 @@ class Extraction:
         return found, containers
 
 
-def _takings(wanted: Extract, whose: Whose) -> tuple[list[_Taking], list[_Taking]]:
+def _takings(wanted: Extract, whose: Whose) -> tuple[list[_Taker], list[_Taker]]:
     """Those for labels and those for annotations."""
-    labels = [_Taking(field, f"k8s.{whose}.labels.") for field in wanted.labels if field.from_ == whose]
-    annotations = [_Taking(field, f"k8s.{whose}.annotations.") for field in wanted.annotations if field.from_ == whose]
+    labels = [_Taker(field, f"k8s.{whose}.labels.") for field in wanted.labels if field.from_ == whose]
+    annotations = [_Taker(field, f"k8s.{whose}.annotations.") for field in wanted.annotations if field.from_ == whose]
     return labels, annotations
 
 
-class _Taking:
+class _Taker:
     """Takes labels or annotations as a field says."""
 
     def __init__(self, field: PodLabel, prefix: str) -> None:

@@ -218,7 +218,7 @@ class Otlp:
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         from tracecore.agent.receivers.otlp_http import HttpServer
 
-        take = _Taking(consume, self._setting)
+        take = _RequestIntake(consume, self._setting)
         http, grpc = self._options.protocols.http, self._options.protocols.grpc
         grpc_server: GrpcServer | None = None
         http_server: HttpServer | None = None
@@ -266,7 +266,7 @@ class Otlp:
         return found
 
 
-class _Taking:
+class _RequestIntake:
     """Takes an encoded request: checks it, counts it, hands it on."""
 
     def __init__(self, consume: Consumer, setting: Setting) -> None:

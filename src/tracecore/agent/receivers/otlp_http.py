@@ -123,7 +123,7 @@ class HttpServer:
         timeout = options.read_timeout / SECOND or 60.0
         handler = type(
             "Handler",
-            (_Handler,),
+            (_OtlpHandler,),
             {"options": options, "take": staticmethod(take), "paths": paths, "timeout": timeout, "believed": believed},
         )
         tls = options.tls.context() if options.tls is not None else None
@@ -141,7 +141,7 @@ class HttpServer:
         self._server.hang_up()
 
 
-class _Handler(Handler):
+class _OtlpHandler(Handler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     options: Http

@@ -129,7 +129,7 @@ def parser(form: str, location: datetime.tzinfo, locale: str | None) -> Callable
             except OttlRuntimeError:
                 last.clear()
         directives = [(found.start(), found.end()) for found in _DIRECTIVE.finditer(form)]
-        search = _Search(form, directives, lambda layout: read(layout, text))
+        search = _LayoutSearch(form, directives, lambda layout: read(layout, text))
         try:
             time, layout = search.from_directive(0, "", 0)
         except gotime.TimeParseError as error:
@@ -142,7 +142,7 @@ def parser(form: str, location: datetime.tzinfo, locale: str | None) -> Callable
     return parse
 
 
-class _Search:
+class _LayoutSearch:
     """Tries the layouts a format stands for until one reads the text."""
 
     def __init__(self, form: str, directives: list[tuple[int, int]], read: Callable[[str], Time]) -> None:

@@ -342,7 +342,7 @@ def _by_status(report: Report) -> bool:
     return report.reporter == "stdout"
 
 
-class _Block:
+class _KillLines:
     """The kernel's lines about one kill: the process and the cgroup that some of them name."""
 
     __slots__ = ("cgroup", "lines", "pid")
@@ -366,12 +366,12 @@ class _Block:
         return True
 
 
-def _blocks(kills: Sequence[OomKill]) -> list[_Block]:
+def _blocks(kills: Sequence[OomKill]) -> list[_KillLines]:
     """The kernel's lines, those about one kill together; two kills may be told at the same time."""
-    blocks: list[_Block] = []
+    blocks: list[_KillLines] = []
     for kill in kills:
         if blocks and blocks[-1].takes(kill):
             continue
         if not any(block.takes(kill) for block in blocks[-2 : -SHOWN - 1 : -1]):
-            blocks.append(_Block(kill))
+            blocks.append(_KillLines(kill))
     return blocks

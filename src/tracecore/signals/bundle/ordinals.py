@@ -108,7 +108,7 @@ def containers(head: bytes, tail: bytes) -> dict[str, int]:
     return {name.decode("ascii", "replace"): rank for name, rank in ranks_of.items()}
 
 
-class _Place(NamedTuple):
+class _Numbered(NamedTuple):
     group: tuple[str, ...]
     before: bool
     number: tuple[int, ...]
@@ -121,7 +121,7 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
         streams: all of a bundle; those that have a rank keep it, but for one read from `worker-3` beside a master.
         said: by path what is known of a file's processes.
     """
-    groups: dict[tuple[str, ...], list[tuple[_Place, Stream]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[_Numbered, Stream]]] = {}
     for stream in streams:
         if stream.layer == "stdout" and stream.path in said and (place := _place(stream)) is not None:
             groups.setdefault(place.group, []).append((place, stream))
@@ -129,7 +129,7 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
         _settle(members, said)
 
 
-def _place(stream: Stream) -> _Place | None:
+def _place(stream: Stream) -> _Numbered | None:
     """Return where among its like a log stands, by the name of its pod, or of its file where that names a role."""
     pod = stream.resource.get("k8s.pod.name")
     if isinstance(pod, str):
@@ -138,25 +138,25 @@ def _place(stream: Stream) -> _Place | None:
         folder, _, file = stream.path.rpartition("/")
         if not any(role in file for role in ("-master-", "-chief-", "-worker-")):
             row = _IN_A_ROW.match(file) if RANK not in stream.resource else None
-            return row and _Place((folder, row.group(1), "row"), False, (int(row.group(2)),))
+            return row and _Numbered((folder, row.group(1), "row"), False, (int(row.group(2)),))
         match = _FILE.match(file)
         name = match.group(1) if match else file
     if match := _ROLE.match(name):
         base, role, number = match.groups()
-        return _Place((folder, base, "role"), role != "worker", (int(number),))
+        return _Numbered((folder, base, "role"), role != "worker", (int(number),))
     if not isinstance(pod, str):
         return None
     if match := _JOBSET.match(name):
         base, job, number = match.groups()
-        return _Place((folder, base, "jobset"), False, (int(job), int(number)))
+        return _Numbered((folder, base, "jobset"), False, (int(job), int(number)))
     if match := _INDEXED.match(name):
-        return _Place((folder, match.group(1), "indexed"), False, (int(match.group(2)),))
+        return _Numbered((folder, match.group(1), "indexed"), False, (int(match.group(2)),))
     if match := _STATEFUL.match(name):
-        return _Place((folder, match.group(1), "stateful"), False, (int(match.group(2)),))
+        return _Numbered((folder, match.group(1), "stateful"), False, (int(match.group(2)),))
     return None
 
 
-def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]) -> None:
+def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Processes]) -> None:
     pods = {(place.before, place.number) for place, _ in members}
     for _, stream in members:
         named = said[stream.path].ranks

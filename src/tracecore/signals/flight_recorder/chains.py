@@ -12,7 +12,7 @@ from tracecore.signals.flight_recorder.matching import operation_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracecore.signals.flight_recorder.dump import Entry
+    from tracecore.signals.flight_recorder.dump import DumpEntry
     from tracecore.signals.flight_recorder.state import GroupMember, GroupState, Why
 
 _MAX_CHAIN: Final = 64
@@ -184,7 +184,7 @@ def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
     return lags
 
 
-def peer_of(group: GroupState, entry: Entry) -> int | None:
+def peer_of(group: GroupState, entry: DumpEntry) -> int | None:
     """The rank that a send goes to or a receive comes from; None for anything else."""
     found = _ARROW.match(operation_of(entry.name))
     if found is None:
@@ -227,7 +227,7 @@ def _pair_waits(group: GroupState, member: GroupMember) -> list[_Wait]:
     return [wait]
 
 
-def _sends(entry: Entry) -> bool:
+def _sends(entry: DumpEntry) -> bool:
     return operation_of(entry.name).startswith("send")
 
 

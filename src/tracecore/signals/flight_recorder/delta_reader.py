@@ -17,10 +17,10 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.dump import (
-    Dump,
-    Entry,
+    DumpEntry,
     EntryColumns,
     GroupTable,
+    RankDump,
     assemble,
     batches_of,
     columns_of,
@@ -83,10 +83,10 @@ class Reference(msgspec.Struct, kw_only=True):
     free: frozenset[int]
     groups: tuple[tuple[int, int, str], ...]
     root: Mapping[str, Any]
-    dump: Dump
+    dump: RankDump
     positions: list[int]
 
-    def read(self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _FEW) -> Dump | None:
+    def read(self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _FEW) -> RankDump | None:
         """The dump of another rank; None where more than `most` of its entries differ."""
         end = len(data) - (len(self.octets) - self.end)
         if end <= 0 or len(data) > 2 * len(self.octets) or data[end:] != self.octets[self.end :].tobytes():
@@ -103,7 +103,7 @@ _REFERENCES: Final[list[Reference]] = []
 _MADE: Final = {"made": 0, "used": 0}
 
 
-def read(path: str, rank: int, data: bytes, limits: DumpLimits) -> Dump | None:
+def read(path: str, rank: int, data: bytes, limits: DumpLimits) -> RankDump | None:
     """The dump of a pickle; None where it is no Flight Recorder document."""
     tries = [(place, reference, _FEW) for place, reference in enumerate(_REFERENCES)]
     # Half of its entries may be its own (sizes, say): that is still cheaper than interpreting all of them.
@@ -161,7 +161,7 @@ class _Delta:
             raise _Different
         self.shift = self.starts[: self.shared] - reference.starts[: self.shared]
 
-    def dump(self) -> Dump:
+    def dump(self) -> RankDump:
         own = self._own_entries()
         root, read = self._beginning()
         for row in own:
@@ -292,7 +292,7 @@ class _Delta:
             key: signatures[key] for key in np.unique(patched["sig"]).tolist()
         }
 
-    def _notable(self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints]) -> list[Entry]:
+    def _notable(self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints]) -> list[DumpEntry]:
         reference = self.reference
         if columns.seq is reference.dump.columns.seq:
             positions = reference.positions
@@ -350,7 +350,7 @@ def _string(memo: dict[int, Any], index: int) -> str:
 # -- making one ------------------------------------------------------------------------------------------------------
 
 
-def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: Dump) -> Reference | None:
+def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: RankDump) -> Reference | None:
     """A dump that was read in full, as a reference for others; None where it cannot be one.
 
     Args:

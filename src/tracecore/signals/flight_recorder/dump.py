@@ -42,7 +42,7 @@ _MAX_GROUPS: Final = 4096
 _BATCH: Final = digest(COALESCED)
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class DumpEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One recorded collective or point-to-point operation."""
 
     group: int
@@ -104,7 +104,7 @@ class EntryColumns(msgspec.Struct, kw_only=True):
     flags: NDArray[np.uint8]
 
 
-class Dump(msgspec.Struct, kw_only=True):
+class RankDump(msgspec.Struct, kw_only=True):
     """One rank's dump.
 
     Args:
@@ -119,16 +119,16 @@ class Dump(msgspec.Struct, kw_only=True):
     version: str
     groups: list[ProcessGroup]
     columns: EntryColumns
-    notable: list[Entry]
+    notable: list[DumpEntry]
     signatures: dict[int, str]
     entries: int
     wrapped: bool
     latest: int
 
 
-def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> Entry:
+def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> DumpEntry:
     """Return the full entry of a raw one; `ended` where the batch that it belongs to has ended."""
-    return Entry(
+    return DumpEntry(
         group=group,
         seq=entry_seq(raw),
         p2p_seq=integer(raw.get("p2p_seq_id")) or 0,
@@ -289,15 +289,15 @@ def assemble(
     table: GroupTable,
     columns: EntryColumns,
     signatures: dict[int, str],
-    notable: list[Entry],
+    notable: list[DumpEntry],
     first_record: int,
-) -> Dump:
+) -> RankDump:
     """The dump of its parts."""
     attach_groups(table, root.get("pg_config"), root.get("pg_status"))
     latest = int(columns.created.max()) if len(columns.created) else 0
     for entry in notable:
         latest = max(latest, entry.created, entry.started or 0, entry.completed or 0)
-    return Dump(
+    return RankDump(
         path=path,
         rank=rank,
         version=text(root.get("version")),
@@ -311,7 +311,7 @@ def assemble(
     )
 
 
-def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> Dump:
+def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> RankDump:
     """A dump from its decoded document: the general way, for JSON and for any pickle layout."""
     entries = root.get("entries") or []
     if not isinstance(entries, list):

@@ -16,7 +16,7 @@ from tracecore.signals.flight_recorder.matching import elements, operation_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracecore.signals.flight_recorder.dump import Entry
+    from tracecore.signals.flight_recorder.dump import DumpEntry
     from tracecore.signals.flight_recorder.state import GroupState
 
 #: Dumps that are read once more for the splits of a collective that their ranks have completed.
@@ -45,17 +45,17 @@ class Misfit(msgspec.Struct, frozen=True):
         odd: the ranks whose splits are wrong, as far as that can be told.
     """
 
-    entries: dict[int, Entry]
+    entries: dict[int, DumpEntry]
     transfers: tuple[Transfer, ...]
     odd: tuple[int, ...]
 
 
-def misfit(group: GroupState, reread: Callable[[str, str, int], Entry | None] | None) -> Misfit | None:
+def misfit(group: GroupState, reread: Callable[[str, str, int], DumpEntry | None] | None) -> Misfit | None:
     """The open all-to-all of this group, where what is sent is not what is expected."""
     seq = min((m.first_waiting for m in group.present.values() if m.first_waiting is not None), default=None)
     if seq is None or group.disagreement is not None:
         return None
-    entries: dict[int, Entry] = {}
+    entries: dict[int, DumpEntry] = {}
     completed = []
     for rank, member in group.present.items():
         if member.last_enqueued is None or member.last_enqueued < seq:
@@ -87,12 +87,15 @@ def misfit(group: GroupState, reread: Callable[[str, str, int], Entry | None] | 
     return _unequal(entries, sent, expected)
 
 
-def _is_exchange(entry: Entry) -> bool:
+def _is_exchange(entry: DumpEntry) -> bool:
     return operation_of(entry.name).startswith(("all_to_all", "alltoall"))
 
 
 def _pairs(
-    group: GroupState, entries: dict[int, Entry], sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]
+    group: GroupState,
+    entries: dict[int, DumpEntry],
+    sent: dict[int, tuple[int, ...]],
+    expected: dict[int, tuple[int, ...]],
 ) -> Misfit | None:
     place = {rank: position for position, rank in enumerate(group.members)}
     transfers: list[Transfer] = []
@@ -124,7 +127,7 @@ def _who_is_off(
 
 
 def _unequal(
-    entries: dict[int, Entry], sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]
+    entries: dict[int, DumpEntry], sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]
 ) -> Misfit | None:
     """Where most ranks send and expect the same, the splits are equal, and so who has another amount does not fit."""
     amounts: dict[tuple[int, int], list[int]] = {}

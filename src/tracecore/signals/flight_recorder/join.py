@@ -13,7 +13,7 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.chains import follow_chains, other_half_of, peer_of
-from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, ProcessGroup, batches_of
+from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, DumpEntry, ProcessGroup, RankDump, batches_of
 from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps, Late, Side
 
@@ -29,12 +29,12 @@ _ARRIVALS: Final = 32
 
 
 class _Part(msgspec.Struct):
-    dump: Dump
+    dump: RankDump
     number: int
     group: ProcessGroup
 
 
-def join(dumps: Sequence[Dump]) -> JoinedDumps:
+def join(dumps: Sequence[RankDump]) -> JoinedDumps:
     """Put the dumps of one job side by side; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
     groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
@@ -57,7 +57,7 @@ def join(dumps: Sequence[Dump]) -> JoinedDumps:
     )
 
 
-def _by_group(dumps: Sequence[Dump]) -> Iterable[tuple[str, list[_Part]]]:
+def _by_group(dumps: Sequence[RankDump]) -> Iterable[tuple[str, list[_Part]]]:
     """Parts of each group. Two groups may share a name (each rank numbers its own): members tell them apart."""
     named: dict[str, dict[tuple[int, ...] | None, list[_Part]]] = {}
     # The members of a large group are a long tuple that many dumps share: each is hashed once.
@@ -221,7 +221,7 @@ def _member(part: _Part, ring: _Ring) -> GroupMember:
     )
 
 
-def _with_seq(entries: list[Entry], seq: int) -> Entry | None:
+def _with_seq(entries: list[DumpEntry], seq: int) -> DumpEntry | None:
     return next((entry for entry in entries if entry.seq == seq), None)
 
 

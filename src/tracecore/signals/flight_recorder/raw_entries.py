@@ -123,7 +123,7 @@ def frames_of(value: Any) -> tuple[StackFrame, ...]:
 
 
 def raw_signature(raw: Mapping[str, Any]) -> str:
-    """The signature of a raw entry: what `Entry.signature` is, without making one."""
+    """The signature of a raw entry: what `DumpEntry.signature` is, without making one."""
     name = text(raw.get("profiling_name"))
     if entry_p2p(raw):
         return name

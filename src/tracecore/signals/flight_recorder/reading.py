@@ -15,7 +15,7 @@ import msgspec
 
 from tracecore.signals import folders
 from tracecore.signals.flight_recorder import delta_reader
-from tracecore.signals.flight_recorder.dump import Dump, Entry, decode, dump_of, make_entry
+from tracecore.signals.flight_recorder.dump import DumpEntry, RankDump, decode, dump_of, make_entry
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
 from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name, members_of
@@ -47,11 +47,11 @@ class SkippedDump(msgspec.Struct, frozen=True):
 class Loaded(msgspec.Struct):
     """All that could be read. `dumps` ascend by (path set, rank); a rank appears once in each set."""
 
-    dumps: list[Dump]
+    dumps: list[RankDump]
     skipped: list[SkippedDump]
 
 
-def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> Dump:
+def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> RankDump:
     """One dump from its bytes; raises `DumpError`.
 
     Args:
@@ -105,7 +105,7 @@ def rank_from_content(root: dict[str, Any]) -> int | None:
     return None
 
 
-def read_file(path: str, limits: DumpLimits | None = None) -> Dump:
+def read_file(path: str, limits: DumpLimits | None = None) -> RankDump:
     """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
     limits = limits or DumpLimits()
     try:
@@ -165,7 +165,7 @@ def head_looks_like_dump(head: bytes) -> bool:
     return False
 
 
-def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[Dump | SkippedDump]:
+def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[RankDump | SkippedDump]:
     # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
     gc.disable()
     _keep_freed_memory()
@@ -186,8 +186,8 @@ def _keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[Dump | SkippedDump]:
-    results: list[Dump | SkippedDump] = []
+def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[RankDump | SkippedDump]:
+    results: list[RankDump | SkippedDump] = []
     for path in paths:
         try:
             results.append(read_file(path, limits))
@@ -214,7 +214,7 @@ def load(
     """
     limits = limits or DumpLimits()
     chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
-    results: list[Dump | SkippedDump] = []
+    results: list[RankDump | SkippedDump] = []
     if jobs <= 1 or len(chunks) < 2:
         for chunk in chunks:
             results.extend(_read_chunk(chunk, limits))
@@ -231,14 +231,14 @@ def load(
                     results.extend(_read_chunk(chunk, limits))
                 if progress is not None:
                     progress(len(results))
-    dumps = [item for item in results if isinstance(item, Dump)]
+    dumps = [item for item in results if isinstance(item, RankDump)]
     skipped = [item for item in results if isinstance(item, SkippedDump)]
     return Loaded(one_for_each_rank(dumps, skipped), sorted(skipped, key=lambda item: item.path))
 
 
-def one_for_each_rank(dumps: list[Dump], skipped: list[SkippedDump]) -> list[Dump]:
+def one_for_each_rank(dumps: list[RankDump], skipped: list[SkippedDump]) -> list[RankDump]:
     """Choose among several dumps of one rank in one folder: pickle (with frames) before JSON, then the longest."""
-    best: dict[tuple[str, int], Dump] = {}
+    best: dict[tuple[str, int], RankDump] = {}
     for dump in sorted(dumps, key=lambda d: d.path):
         key = (os.path.dirname(dump.path), dump.rank)
         other = best.get(key)
@@ -255,22 +255,22 @@ def one_for_each_rank(dumps: list[Dump], skipped: list[SkippedDump]) -> list[Dum
     return [best[key] for key in sorted(best, key=lambda k: (k[1], k[0]))]
 
 
-def _worth(dump: Dump) -> tuple[bool, int, int]:
+def _worth(dump: RankDump) -> tuple[bool, int, int]:
     return any(entry.frames for entry in dump.notable), dump.latest, dump.entries
 
 
-def sets_of(dumps: Sequence[Dump]) -> list[list[Dump]]:
+def sets_of(dumps: Sequence[RankDump]) -> list[list[RankDump]]:
     """Dumps that belong together: all of them, or one set for each folder where ranks repeat (several attempts)."""
     ranks = [dump.rank for dump in dumps]
     if len(set(ranks)) == len(ranks):
         return [sorted(dumps, key=lambda d: d.rank)] if dumps else []
-    folders: dict[str, list[Dump]] = {}
+    folders: dict[str, list[RankDump]] = {}
     for dump in dumps:
         folders.setdefault(os.path.dirname(dump.path), []).append(dump)
     return [sorted(folders[name], key=lambda d: d.rank) for name in sorted(folders)]
 
 
-def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) -> Entry | None:
+def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) -> DumpEntry | None:
     """Read one collective again, in full; None where the dump no longer has it or cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -279,7 +279,7 @@ def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) 
         return None
 
 
-def entry_in(data: bytes, group: str, seq: int, limits: DumpLimits | None = None) -> Entry | None:
+def entry_in(data: bytes, group: str, seq: int, limits: DumpLimits | None = None) -> DumpEntry | None:
     """One collective of a dump, in full; the last of a coalesced group is the one that closes it."""
     found = None
     entries = decode(data, limits).get("entries")

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tracecore.signals.flight_recorder.dump import Entry
+from tracecore.signals.flight_recorder.dump import DumpEntry
 
 #: What is wrong with a rank that others wait for: it did not come (absent), called something else (different), is still
 #: in a collective that others have completed (inside), or its GPU has not begun one that others have begun (unstarted).
@@ -43,11 +43,11 @@ class GroupMember(msgspec.Struct, kw_only=True):
     last_completed: int
     oldest: int
     first_waiting: int | None = None
-    entry: Entry | None = None
-    last: Entry | None = None
-    latest: Entry | None = None
-    final: Entry | None = None
-    pending: list[Entry] = msgspec.field(default_factory=list)
+    entry: DumpEntry | None = None
+    last: DumpEntry | None = None
+    latest: DumpEntry | None = None
+    final: DumpEntry | None = None
+    pending: list[DumpEntry] = msgspec.field(default_factory=list)
     unmatched: frozenset[int] = frozenset()
     answered: frozenset[int] = frozenset()
     waits_in: tuple[str, int] | None = None

@@ -39,13 +39,13 @@ def load_all(text: str) -> list[Node]:
             documents[-1].append(line)
     found = []
     for lines in documents:
-        parser = _Parser(lines)
+        parser = _YamlParser(lines)
         if parser.skip(0) < len(lines):
             found.append(parser.document())
     return found
 
 
-class _Parser:
+class _YamlParser:
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.at = 0

@@ -415,25 +415,25 @@ _CORE: Final = frozenset(
 )  # fmt: skip
 
 
-class _Resource(msgspec.Struct):
+class _ApiResource(msgspec.Struct):
     name: str = ""
 
 
-class _Resources(msgspec.Struct):
-    resources: list[_Resource] = []
+class _ApiResources(msgspec.Struct):
+    resources: list[_ApiResource] = []
 
 
 class _Version(msgspec.Struct):
     version: str = ""
 
 
-class _Group(msgspec.Struct):
+class _ApiGroup(msgspec.Struct):
     name: str = ""
     preferredVersion: _Version = msgspec.field(default_factory=_Version)
 
 
-class _Groups(msgspec.Struct):
-    groups: list[_Group] = []
+class _ApiGroups(msgspec.Struct):
+    groups: list[_ApiGroup] = []
 
 
 def discover(way: Way, name: str, group: str = "") -> tuple[str, str]:
@@ -448,7 +448,7 @@ def discover(way: Way, name: str, group: str = "") -> tuple[str, str]:
         return group, "v1"
     if not group and name in _names(way, "/api/v1"):
         return "", "v1"
-    for found in _asked(way, "/apis", _Groups).groups:
+    for found in _asked(way, "/apis", _ApiGroups).groups:
         if group in ("", found.name) and name in _names(way, f"/apis/{found.name}/{found.preferredVersion.version}"):
             return found.name, found.preferredVersion.version
     raise ApiError(f'the API server has no resource "{name}"' + (f" in the group {group}" if group else ""), 404)
@@ -456,7 +456,7 @@ def discover(way: Way, name: str, group: str = "") -> tuple[str, str]:
 
 def _names(way: Way, path: str) -> frozenset[str]:
     try:
-        return frozenset(resource.name for resource in _asked(way, path, _Resources).resources)
+        return frozenset(resource.name for resource in _asked(way, path, _ApiResources).resources)
     except ApiError as error:
         if error.status in (404, 503):
             return frozenset()  # a group whose own server is away

@@ -27,7 +27,7 @@ HOLD: Final = 10 * SECOND
 LEAST: Final = 1_000_000.0
 
 
-class _Port(msgspec.Struct):
+class _PcieFlow(msgspec.Struct):
     """
     Args:
         usual: flows that were not low, oldest first.
@@ -54,7 +54,7 @@ class PcieBridge:
     def __init__(self, limits: BridgeLimits | None = None) -> None:
         limits = limits or BridgeLimits()
         self._flows = FlowMemory(limits)
-        self._ports: BridgeMemory[_Port] = BridgeMemory(limits)
+        self._ports: BridgeMemory[_PcieFlow] = BridgeMemory(limits)
         self._new: list[tuple[Sample, Flow]] = []
         self._idle: set[tuple[str, str]] = set()
 
@@ -84,7 +84,7 @@ class PcieBridge:
     def _judge(self, sample: Sample, flow: Flow, *, idle: bool) -> LogSignal | None:
         port = self._ports.get(sample.series.key)
         if port is None:
-            port = _Port(deque(maxlen=MOST))
+            port = _PcieFlow(deque(maxlen=MOST))
         self._ports.put(sample.series.key, port, flow.time)
         if flow.time - port.last > STALE:
             port.low_since, port.told = None, False

@@ -29,7 +29,7 @@ PHYSICAL: Final = frozenset(
 )  # fmt: skip
 
 
-class _Port(msgspec.Struct):
+class _PortLife(msgspec.Struct):
     """
     Args:
         state: as last seen.
@@ -53,7 +53,7 @@ class PortBridge:
 
     def __init__(self, limits: BridgeLimits | None = None) -> None:
         limits = limits or BridgeLimits()
-        self._ports: BridgeMemory[_Port] = BridgeMemory(limits)
+        self._ports: BridgeMemory[_PortLife] = BridgeMemory(limits)
         self._counters = CounterMemory(limits)
         self._states: dict[tuple[str, str], Sample] = {}
         self._downs: dict[tuple[str, str], tuple[Rise, Sample]] = {}
@@ -99,7 +99,7 @@ class PortBridge:
     def _look(self, unit: tuple[str, str], sample: Sample, downs: tuple[Rise, Sample] | None) -> list[LogSignal]:
         state, port = int(sample.value), self._ports.get(unit)
         if port is None:
-            self._ports.put(unit, _Port(state, sample, sample.time), sample.time)
+            self._ports.put(unit, _PortLife(state, sample, sample.time), sample.time)
             return [_stated(sample, state)]
         out: list[LogSignal] = []
         changed = state != port.state
@@ -112,7 +112,7 @@ class PortBridge:
         if changed or downs is not None or sample.time - told >= AGAIN:
             out.append(_stated(sample, state))
             told = sample.time
-        self._ports.put(unit, _Port(state, sample, told), sample.time)
+        self._ports.put(unit, _PortLife(state, sample, told), sample.time)
         return out
 
 

@@ -18,7 +18,7 @@ from tracecore.agent.options import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
-    from tracecore.signals.flight_recorder.dump import Dump, Entry
+    from tracecore.signals.flight_recorder.dump import DumpEntry, RankDump
 
 log = logging.getLogger("tracecore.agent.patterndetector")
 
@@ -38,7 +38,7 @@ MAX_BYTES: Final = 64 << 20
 class Held(msgspec.Struct):
     """A dump, whose it is, and when it came; and its bytes, compressed, for the few entries that are shown in full."""
 
-    dump: Dump
+    dump: RankDump
     data: bytes
     identity: dict[str, Any]
     arrived: int
@@ -120,7 +120,7 @@ def _joined(job: JobDumps) -> list[Fact]:
     joined = join([job.ranks[rank].dump for rank in sorted(job.ranks)])
     data = {held.dump.path: held.data for held in job.ranks.values()}
 
-    def reread(path: str, group: str, seq: int) -> Entry | None:
+    def reread(path: str, group: str, seq: int) -> DumpEntry | None:
         return entry_in(zlib.decompress(data[path]), group, seq) if path in data else None
 
     facts = []

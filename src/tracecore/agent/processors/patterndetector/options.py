@@ -16,7 +16,7 @@ from tracecore.patterns import types
 from tracecore.patterns.config import ConfigError, load
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         enabled: whether steps are followed.
@@ -44,7 +44,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
                 yield (name,), "not less than stall_after"
 
 
-class Silence(msgspec.Struct, frozen=True, kw_only=True):
+class SilenceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         enabled: whether nodes that fall silent are noticed.
@@ -59,7 +59,7 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
             yield ("silent_after",), "at least 1s"
 
 
-class Incidents(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         settle: how long an incident waits before it is told, so that symptoms do not go out before their cause.
@@ -99,13 +99,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     partial_verdicts: bool = True
     forward: Literal["all", "verdicts", "facts"] = "all"
     tell: Literal["verdicts", "incidents", "both"] = "verdicts"
-    incidents: Incidents = Incidents()
+    incidents: IncidentOptions = IncidentOptions()
     recipes: bool = True
     evaluation_interval: Interval = 100 * MILLISECOND
     block_timeout: Interval | None = None
     lateness: Duration = 30 * SECOND
-    progress: Progress = Progress()
-    silence: Silence = Silence()
+    progress: ProgressOptions = ProgressOptions()
+    silence: SilenceOptions = SilenceOptions()
     redact: bool = True
     gpu_by_ordinal: Ordinals = "never"
     grouping: Grouping = Grouping()

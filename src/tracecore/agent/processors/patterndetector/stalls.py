@@ -25,7 +25,7 @@ class StallBridge:
         settings: how long is too long.
     """
 
-    def __init__(self, settings: options.Progress) -> None:
+    def __init__(self, settings: options.ProgressOptions) -> None:
         self._settings = settings
         self._bridge = ProgressBridge(settings.stall_after)
         self._patience = {
