@@ -55,7 +55,7 @@ from tracecore.facts.process import (
     LoaderError,
     StackPrinted,
 )
-from tracecore.facts.projection import PROJECTORS, TRIGGERS, project, project_point
+from tracecore.facts.projection import PROJECTORS, TRIGGERS, project
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, EvalAccuracy, NonFinite, Progress, RunFinished, StepStalled
@@ -605,9 +605,7 @@ def test_integers_arrive_in_three_ways(value: object, expected: int | None) -> N
 
 @pytest.mark.parametrize("value", [5 * 2**30, float(5 * 2**30), str(5 * 2**30)])
 def test_metric_points_are_read_alike(value: Any) -> None:
-    facts = project_point(
-        "hw.gpu.memory.free", value, time=T0, attributes={"gpu.id": GPU}, resource={}, source=Source("s")
-    )
+    facts = project(signal({"hw.gpu.memory.free": value, "gpu.id": GPU}))
     assert [(type(f), f.free_bytes, f.total_bytes) for f in facts] == [  # type: ignore[attr-defined]
         (FramebufferSample, 5 * 2**30, None)
     ]
@@ -652,29 +650,6 @@ def test_an_evaluation_knows_what_its_baseline_was_measured_on() -> None:
         ),
     )
     assert (fact.checksum, fact.baseline_checksum, fact.baseline_step) == ("17", "abc", 900)
-
-
-def test_points_of_one_row_are_facts_of_their_own() -> None:
-    row = Source("smi.csv", 120, 3)
-    facts = [
-        fact
-        for metric, value, reason in (
-            ("hw.gpu.clock.sm", 1200.0, None),
-            ("hw.gpu.throttle.active", 1.0, "power"),
-            ("hw.gpu.throttle.active", 0.0, "thermal_hardware"),
-        )
-        for fact in project_point(
-            metric,
-            value,
-            time=T0,
-            attributes={"gpu.id": GPU, **({"hw.gpu.throttle.reason": reason} if reason else {})},
-            resource={},
-            source=row,
-        )
-    ]
-    assert len({fact.uid for fact in facts}) == 3
-    assert {fact.source.place for fact in facts} == {"smi.csv:3"}
-    assert [getattr(fact, "thermal", None) for fact in facts] == [False, False, False]
 
 
 def test_a_reported_nan_is_told_from_a_complaint() -> None:

@@ -6,11 +6,13 @@ import io
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
 from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import ThrottleSample
-from tracecore.facts.projection import project_point
+from tracecore.facts.projection import project
 from tracecore.patterns.contract import Verdict
 from tracecore.patterns.thermal_throttle.detector import ThermalThrottle
 from tracecore.signals.nvidia import smi
@@ -27,13 +29,13 @@ def facts_of(text: bytes) -> list[Fact]:
     stream = Stream(path="smi.csv", format="nvidia_csv", layer="metrics", open=lambda: io.BytesIO(text))
     facts: list[Fact] = []
     for point in smi.read_csv(stream, Clock(), Counters()):
-        facts += project_point(
-            point.name,
-            point.value,
-            time=point.time,
-            attributes=point.labels,
-            resource={},
-            source=point.source,
+        series = f"{point.source.uid}#{point.name}/{point.labels.get('hw.gpu.throttle.reason')}"
+        facts += project(
+            {
+                "resource": {"attributes": {}},
+                "log": {"attributes": {**point.labels, point.name: point.value}, "time_unix_nano": point.time},
+                "source": msgspec.structs.replace(point.source, ident=series),
+            }
         )
     return facts
 

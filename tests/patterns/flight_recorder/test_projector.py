@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tracecore.facts.projection import project
-from tracecore.facts.projectors.collective import collective_entry
+from tracecore.facts.projectors.collective import COLLECTIVE
 from tracecore.signals.record import LogSignal
 
+collective_entry = COLLECTIVE[0]
 ENTRY: dict[str, Any] = {
     "nccl.fr.collective_seq_id": 42,
     "nccl.fr.pg_id": 0,
