@@ -290,6 +290,7 @@ def test_described_pods_and_nodes(make: Make) -> None:
     assert killed["resource"]["attributes"]["k8s.node.name"] == "node-7"
     assert evicted["log"]["attributes"]["k8s.event.note"] == "The node was low on resource: memory."
     assert back_off["log"]["attributes"]["k8s.event.count"] == 5
+    assert back_off["resource"]["attributes"]["k8s.node.name"] == "node-7"
     assert T - back_off["log"]["time_unix_nano"] == 180 * SECOND
     assert pressure["log"]["attributes"]["k8s.node.condition.status"] == "False"
     assert ready["log"]["attributes"]["k8s.node.condition.status"] == "Unknown"

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, ordinals, remote
+from tracecore.signals.bundle import archive, exports, identity, ordinals, pasted, remote
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
@@ -429,3 +429,23 @@ class _Search:
         self.streams.append(stream)
         if holds_work(found, head, tail):
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
+        if complete and (host := pasted.host(head)) is not None:
+            stream.resource.setdefault("host.name", host)
+        if complete and found.format == "text" and found.layer == "stdout":
+            self._add_pasted(stream, head)
+
+    def _add_pasted(self, around: Stream, text: bytes) -> None:
+        """Add what other programs say in a text."""
+        for found, part in pasted.parts(text):
+            stream = Stream(
+                path=around.path,
+                format=found.format,
+                layer=found.layer,
+                open=partial(io.BytesIO, part),
+                size=len(part),
+                resource=dict(around.resource),
+            )
+            if found.format in ("dmesg", "syslog"):
+                stream.first_stamp, _ = times(part, b"")
+                stream.boot_time, stream.last_uptime = kernel_lines.boot_time(part), kernel_lines.last_uptime(part)
+            self.streams.append(stream)

@@ -108,7 +108,7 @@ def _by_line(sample: bytes) -> str:
     kinds: Counter[str] = Counter()
     daemon = FORMATS.expressions["daemon"]
     for line in lines:
-        kind = _kind(line)
+        kind = kind_of_line(line)
         kinds[kind] += 1
         if kinds[""] > len(lines) * 0.4:
             return "text"  # no other kind can have most of the lines any more
@@ -118,7 +118,7 @@ def _by_line(sample: bytes) -> str:
     return "text"
 
 
-def _kind(line: bytes) -> str:
+def kind_of_line(line: bytes) -> str:
     """Return which format of lines this could be one of; cheap questions come before regular expressions."""
     if line.startswith(FORMATS.words["kernel"]):
         return "dmesg"

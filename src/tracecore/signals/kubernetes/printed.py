@@ -375,7 +375,8 @@ def _described(lines: list[tuple[int, str]], stream: Stream, clock: Clock) -> It
         yield record(stream, clock, identity, stopped, body, None, f"{stream.path}@{lines[0][0]}/{reason}", lines[0][0])
     if node:
         yield from _conditions(conditions, name, identity, about, stream, clock)
-    yield from _events(events, kind, name, top.get("Namespace", ""), stream, clock)
+    host = str(identity.get("k8s.node.name", ""))
+    yield from _events(events, kind, name, top.get("Namespace", ""), host, stream, clock)
 
 
 def _identity(top: dict[str, str], node: bool) -> Attributes:
@@ -405,7 +406,7 @@ def _conditions(
 
 
 def _events(
-    lines: list[tuple[int, str]], kind: str, name: str, namespace: str, stream: Stream, clock: Clock
+    lines: list[tuple[int, str]], kind: str, name: str, namespace: str, host: str, stream: Stream, clock: Clock
 ) -> Iterator[LogSignal]:
     for offset, line in lines:
         cells = re2.split(r" {2,}", line.strip(), 4)
@@ -414,7 +415,7 @@ def _events(
         # Kubelets of old name their node: "kubelet, gpu-7".
         _, _, node = cells[3].partition("kubelet, ")
         about = (kind, name, namespace)
-        yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), about, node=node)
+        yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), about, node=node or host)
 
 
 def _number(text: str) -> int | None:

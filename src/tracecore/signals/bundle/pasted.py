@@ -1,0 +1,59 @@
+"""Texts that somebody copied together: the output of a program, and below it what other commands say of the machine.
+
+Such a file is read as the program's output, and each part of another format once more as what it is. A part keeps its
+place: everything else is blank, so that lines and offsets are those of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import re2
+
+from tracecore.signals.bundle.formats import FORMATS
+from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recognise
+from tracecore.signals.kernel import lines as kernel_lines
+
+_LINE = re2.compile(rb"[^\n]*\n?")
+_NOT_A_BREAK = re2.compile(rb"[^\n]")
+
+
+def host(text: bytes) -> str | None:
+    """The machine that the prompts of a terminal name; None where they name none, or several."""
+    prompts = FORMATS.expressions["prompt"].finditer(text)
+    found = {name for match in prompts for name in match.groups() if name}
+    return found.pop().decode("utf-8", "replace") if len(found) == 1 else None
+
+
+def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
+    """Parts of a text of a program's output that are something else, each as a text of its own.
+
+    Args:
+        text: the whole file.
+    """
+    borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
+    for begin, end in pairwise(borders):
+        found = recognise(text[begin:end], b"", "", True)
+        if found.format not in ("", "text", "dmesg", "syslog"):
+            yield found, _blank(text[:begin]) + text[begin:end]
+    lines = [match.group() for match in _LINE.finditer(text)]
+    kinds = [_system(line) for line in lines]
+    for kind in ("dmesg", "syslog"):
+        if kind in kinds:
+            shown = (line if kind == its else _blank(line) for line, its in zip(lines, kinds, strict=True))
+            yield Recognised(kind, FORMATS.layers[kind]), b"".join(shown)
+
+
+def _system(line: bytes) -> str:
+    """The format of a line of the kernel or of a program of the system; empty for other lines."""
+    kind = kind_of_line(line)
+    if kind == "syslog":
+        match = kernel_lines.SYSLOG.match(line)
+        return kind if match and kernel_lines.is_system(match.group(3).decode("utf-8", "replace")) else ""
+    return kind if kind == "dmesg" else ""
+
+
+def _blank(text: bytes) -> bytes:
+    blank: bytes = _NOT_A_BREAK.sub(b" ", text)
+    return blank
