@@ -72,6 +72,11 @@ def test_what_a_program_writes_itself_is_no_part(tmp_path: Path, line: str) -> N
     assert _streams(tmp_path, OUTPUT * 9 + line + "\n" + OUTPUT * 9) == [("text", "stdout")]
 
 
+@pytest.mark.parametrize("line", [XID, KILLED, XID.partition("] ")[2]])
+def test_what_a_program_generates_between_its_steps_is_no_part(tmp_path: Path, line: str) -> None:
+    assert _streams(tmp_path, f"{OUTPUT}--- generated text ---\n{line}--- end ---\n{OUTPUT}") == [("text", "stdout")]
+
+
 @pytest.mark.parametrize(
     ("text", "host"),
     [

@@ -39,6 +39,11 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
             yield found, _blank(text[:begin]) + text[begin:end]
     lines = [match.group() for match in _LINE.finditer(text)]
     kinds = [_system(line) for line in lines]
+    work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
+    system = [number for number, kind in enumerate(kinds) if kind]
+    # A program may also write what it learns or generates, which is about anything: that stands between its own lines.
+    if system and work and system[0] < work[-1] and work[0] < system[-1]:
+        return
     for kind in ("dmesg", "syslog"):
         if kind in kinds:
             shown = (line if kind == its else _blank(line) for line, its in zip(lines, kinds, strict=True))
@@ -46,8 +51,8 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
 
 
 def _system(line: bytes) -> str:
-    """The format of a line of the kernel or of a program of the system; empty for other lines."""
-    kind = kind_of_line(line)
+    """The format of a line of the kernel or of a program of the system, with its time; empty for other lines."""
+    kind = "" if line.startswith(FORMATS.words["kernel"]) else kind_of_line(line)
     if kind == "syslog":
         match = kernel_lines.SYSLOG.match(line)
         return kind if match and kernel_lines.is_system(match.group(3).decode("utf-8", "replace")) else ""
