@@ -35,9 +35,20 @@ def test_an_eviction_on_a_node_that_is_not_named(tmp_path: Path) -> None:
         ("dmesg-gpu07.txt", "gpu07"),
         ("dmesg-10.0.0.7.txt", "10.0.0.7"),
         ("node12.dmesg", "node12"),
+        ("nvidia-smi-q-gpu5.txt", None),
+        ("nvidia-smi-gpu-b07.csv", "gpu-b07"),
+        ("dcgm-diag-dgx-b12.txt", "dgx-b12"),
+        ("dcgmi_diag_r3.txt", None),
+        ("dmesg-rank3.txt", None),
+        ("dmesg-12.txt", None),
+        ("kern-5.15.0.log", None),
+        ("ethtool-ens1f0.txt", None),
+        ("gn12-nvidia-smi-q.txt", "gn12"),
+        ("lspci-vvv-h100-3.txt", "h100-3"),
+        ("throttle_node-c4.csv", "node-c4"),
     ],
 )
-def test_a_date_in_a_name_is_no_host(name: str, host: str | None) -> None:
+def test_which_word_of_a_name_is_a_host(name: str, host: str | None) -> None:
     assert identity.of(f"bundle/{name}").get("host.name") == host
 
 

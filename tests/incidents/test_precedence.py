@@ -194,6 +194,25 @@ def deaths() -> Iterator[Case]:
         yield from pairs(storage, storage, None, (about(31),), (about(30),), **both)
         yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(30, node="n2"),), **both)
         yield from pairs(storage, storage, None, (about(10),), (about(30),), cause_fields=field, effect_fields=other)
+    met = "n1 had lost its storage, and the program met that"
+    evicted, eio = {"tracecore__storage__error": "evicted"}, {"tracecore__storage__error": "eio"}
+    told = {"cause_fields": evicted, "effect_fields": eio}
+    kernel, program = (about(100, node="n1"),), (about(400, rank=3),)
+    yield from pairs(storage, storage, met, kernel, program, **told)
+    yield from pairs(storage, storage, met, kernel, (about(97, rank=3),), **told)
+    yield from pairs(storage, storage, met, kernel, (seen(0, path="r.log", rank=3, approximate=True),), **told)
+    yield from pairs(storage, storage, None, kernel, (about(700 + LATE, rank=3),), **told)
+    yield from pairs(storage, storage, None, kernel, (about(100 - LATE, rank=3),), **told)
+    yield from pairs(storage, storage, None, (about(100),), program, **told)
+    yield from pairs(storage, storage, None, kernel, (about(400, rank=3, node="n2"),), **told)
+    yield from pairs(storage, storage, None, (about(100, node="n1", rank=1),), program, ranks=((1,), (3,)), **told)
+    full = {"tracecore__storage__error": "enospc"}
+    yield from pairs(storage, storage, None, kernel, program, cause_fields=evicted, effect_fields=full)
+    yield from pairs(storage, storage, None, kernel, program, cause_fields=full, effect_fields=eio)
+    lustre, nfs = {"tracecore__storage__backend": "lustre"}, {"tracecore__storage__backend": "nfs"}
+    same = {"cause_fields": evicted | lustre, "effect_fields": eio | lustre}
+    yield from pairs(storage, storage, met, kernel, program, **same)
+    yield from pairs(storage, storage, None, kernel, program, cause_fields=evicted | lustre, effect_fields=eio | nfs)
     under = "the storage it reads from or writes to had failed"
     hangs = ("dataloader_hang", "checkpointer_hang")
     yield from by_bond(storage, hangs, under, "pod", "rank?", "node", "record")
@@ -418,6 +437,7 @@ def name_of(rule: Rule) -> str:
 COMPARES_TIMES_ITSELF = {
     "it is the same failure, by a line that does not name the GPU",
     "it is the same storage, which failed further",
+    "{cause} had lost its storage, and the program met that",
     "the stop came after the failure",
 }
 

@@ -155,6 +155,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         causes=("storage_failure",),
+        effects=("storage_failure",),
+        bonds=("job",),
+        reason="{cause} had lost its storage, and the program met that",
+        test=when.met_by_program,
+        before=False,
+    ),
+    Rule(
+        causes=("storage_failure",),
         effects=("dataloader_hang", "checkpointer_hang"),
         bonds=("pod", "rank?", "node", "record"),
         reason="the storage it reads from or writes to had failed",

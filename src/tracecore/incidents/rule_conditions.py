@@ -126,6 +126,23 @@ def same_storage(cause: Footprint, effect: Footprint) -> bool:
     return cause.first <= effect.first and not mine.isdisjoint(its)
 
 
+#: Errors that a program gets from storage which its machine has lost.
+LOST_STORAGE: Final = frozenset({"eio", "estale", "enotconn", "erofs", "timeout", "not_responding", "write_failed"})
+#: How long after a machine has lost its storage a program may notice.
+NOTICED: Final = 600 * SECOND
+
+
+def met_by_program(cause: Footprint, effect: Footprint) -> bool:
+    """A machine lost its storage, and a program that does not say where it ran then had such an error."""
+    backends = [touch.fields.get("tracecore.storage.backend") for touch in (cause, effect)]
+    alike = None in backends or backends[0] == backends[1]
+    later = cause.first - SLACK <= effect.first <= cause.last + NOTICED
+    near = later or not (cause.timed and effect.timed)
+    lost = effect.fields.get("tracecore.storage.error") in LOST_STORAGE
+    machine = bool(cause.nodes) and not cause.ranks and cause.fields.get("tracecore.storage.error") != "enospc"
+    return machine and not effect.nodes and lost and alike and near
+
+
 def is_late(cause: Footprint, effect: Footprint) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:

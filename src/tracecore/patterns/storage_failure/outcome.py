@@ -158,7 +158,9 @@ class Outcomes:
         retried = isinstance(fact, StorageError) and fact.retried
         if alone and not retried and self._plainly_goes_on(fact, newest):
             return True
-        if isinstance(fact, StorageError) and self._recoveries.lasting(fact, fact.end, newest) is not None:
+        # Storage that is well again does not bring a process back that the error ended.
+        raised = fact.source in self._raised
+        if isinstance(fact, StorageError) and not raised and self._recoveries.lasting(fact, fact.end, newest):
             return True
         if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, ordinals, pasted, remote
+from tracecore.signals.bundle import archive, exports, identity, machines, ordinals, pasted, remote
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
@@ -36,7 +36,7 @@ from tracecore.signals.bundle.opening import (
     walk,
 )
 from tracecore.signals.bundle.recognition import holds_work, recognise
-from tracecore.signals.bundle.settling import settle_hosts, settle_local_ranks, settle_pods, settle_time
+from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
@@ -143,7 +143,7 @@ def discover(
             raise FileNotFoundError(path)
         search.path(Path(path))
     settle_local_ranks(search.streams)
-    settle_hosts(search.streams, search.folders)
+    machines.settle(search.streams, search.folders, search.machines)
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     clock = settle_time(search.stamps)
@@ -163,6 +163,8 @@ class _Search:
         #: When the file, or the member of an archive, that is being looked at was modified.
         self.modified = self.now
         self.processes: dict[str, ordinals.Processes] = {}
+        #: Names of machines that files say, by their paths.
+        self.machines: dict[str, frozenset[str]] = {}
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
         self.count = 0
@@ -422,6 +424,8 @@ class _Search:
             stream.last_uptime = kernel_lines.last_uptime(tail or head)
             if stream.boot_time is not None and stream.last_uptime is not None:
                 self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
+        if said := machines.names(stream, whole_head):
+            self.machines[path] = said
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
         if found.format == "text" and b"[default0]:" in head:

@@ -23,11 +23,28 @@ _LOCAL = re2.compile(r"(?i)local[_-]?rank")
 _NODE = re2.compile(
     r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
 )
-_NODE_FILE = re2.compile(
-    r"(?i)^(?:(?:dmesg|console|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter|sel|ipmi|bmc|ibstat|df)[-_.@]"
-    r"([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:dmesg|kern|kernel|messages|syslog|journal"
-    r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|sel|ipmi|bmc|ibstat|df))(?:\.[a-z]+){0,2}$"
+#: Programs that print about a whole machine, and those whose output may be about one of its GPUs.
+_OF_MACHINE = (
+    r"dmesg|console|kern|kernel|messages|syslog|journal|journalctl|kmsg|metrics|node_exporter|sel|ipmi|bmc|ibstat"
+    r"|iblinkinfo|perfquery|rdma|ethtool|lspci|sensors|df|fabricmanager|hostengine|slurmd|kubelet|mmfs|mcelog|smartctl"
 )
+_OF_GPUS = r"nvidia-smi|nvsmi|dcgm|dcgmi|dmon|pmon|nvlink|throttle|thermal|gpus"
+_NODE_FILE = re2.compile(
+    rf"(?i)^(?:(?:{_OF_MACHINE}|({_OF_GPUS}))[-_.@]([a-z0-9][a-z0-9._-]*\d[a-z0-9-]*)"
+    rf"|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:{_OF_MACHINE}|(?:{_OF_GPUS})(?:[-_](?:q|diag|health|status))?))(?:\.[a-z]+){{0,2}}$"
+)
+#: Words between the program and the machine: `dcgm-diag-dgx-b12.txt`.
+_QUALIFIER = re2.compile(
+    r"(?i)^(?:(?:q|diag|diagnostics?|health|stats?|status|exporter|dmon|pmon|nvlink|topo|topology|errors?|query|csv|table|full"
+    r"|all|list|elist|sdr|before|after|pre|post|boot|log|output|out|vvv|link|r\d|q|x)[-_.])+"
+)
+_GPU_INDEX = re2.compile(r"(?i)^gpu_?(?:\d|1[0-5])$")
+#: What stands there instead of a machine: a rank, the number of a job, an interface.
+_NO_MACHINE = re2.compile(
+    r"(?i)^(?:rank|local_?rank|run|job|attempt|boot|part|step|restart|worker|task|pid|lid|port|day|week|v|r)[-_.]?\d+$|_"
+    r"|^(?:eth|ens|eno|enp|ib|ibs|ibp|bond|mlx)\d\w*$"
+)
+_LETTER_OR_ADDRESS = re2.compile(r"(?i)[a-z]|^\d+\.\d+\.\d+\.\d+$")
 # `dmesg-20261115.txt`, `journal-2026-11-15T02-03-04.log`: when, not where.
 _DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")
 
@@ -61,8 +78,9 @@ def of(path: str) -> Attributes:
     if name.startswith("slurm") and (match := _SLURM.match(name)):
         found["gen_ai.training.job_id"] = match.group(1)
     if match := _NODE_FILE.match(name):
-        host = match.group(1) or match.group(2)
-        if not _DATE.match(host):
+        host = _QUALIFIER.sub("", match.group(2) or match.group(3), count=1)
+        of_one_gpu = match.group(1) is not None and _GPU_INDEX.match(host)
+        if not of_one_gpu and not _DATE.match(host) and _is_machine(host):
             found["host.name"] = host
     for part in [name, *parts[1:-1][:-3:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
@@ -76,6 +94,11 @@ def of(path: str) -> Attributes:
                 found["host.name"] = part
                 break
     return found
+
+
+def _is_machine(name: str) -> bool:
+    """Return whether this word of a file's name may be a machine."""
+    return _NO_MACHINE.search(name) is None and _LETTER_OR_ADDRESS.search(name) is not None
 
 
 @lru_cache(maxsize=1024)

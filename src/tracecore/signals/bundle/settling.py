@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re2
-
 from tracecore.signals.bundle import archive
 from tracecore.signals.kubernetes import objects
 from tracecore.signals.record import Attributes
@@ -43,36 +41,6 @@ def _last_of_day(clocks: list[int]) -> int:
     following = [*clocks[1:], clocks[0] + DAY]
     silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
     return clocks[silence.index(max(silence))]
-
-
-#: Folders that are called after what is in them, not after a machine.
-_NO_HOST = re2.compile(
-    r"(?i)^(?:run|job|exp|experiment|attempt|rank|worker|task|trial|try|case|incident|bundle|logs?|out|output|tmp|part|step"
-    r"|epoch|round|set|test|restart|replica|stage|version|v|day|date|gpu|pod|proc|process|local|global|old|new|slurm)"
-    r"(?:[-_.]?\d|$)"
-)
-_HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
-
-
-def settle_hosts(streams: list[Stream], folders: dict[str, str]) -> None:
-    """Give the files of a folder that has the kernel's log of a machine the folder's name as their host.
-
-    Args:
-        folders: the folder of each file, below what the user named; "" where it lies there directly.
-    """
-    hosts = {
-        folder
-        for stream in streams
-        if stream.layer == "kernel" and (folder := folders.get(stream.path, "")) and _is_host(folder)
-    }
-    for stream in streams:
-        if folders.get(stream.path) in hosts:
-            stream.resource.setdefault("host.name", folders[stream.path].rpartition("/")[2])
-
-
-def _is_host(folder: str) -> bool:
-    name = folder.rpartition("/")[2]
-    return _HOST.match(name) is not None and _NO_HOST.match(name) is None
 
 
 def settle_pods(streams: list[Stream]) -> None:

@@ -1,0 +1,114 @@
+"""The machines of a bundle: which of its files is of which.
+
+A kernel's log, a scrape or a file's name says which machine it is of. Other files then belong to a machine that is
+known in this way: by their names, by the field of their lines that names it, or because the bundle has only one.
+"""
+
+from __future__ import annotations
+
+import re2
+
+from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.stream import Stream
+
+#: Layers that are about a machine, and not about the work on it.
+_OF_MACHINE = frozenset({"kernel", "metrics"})
+#: Folders that are called after what is in them, not after a machine.
+_NO_HOST = re2.compile(
+    r"(?i)^(?:run|job|exp|experiment|attempt|rank|worker|task|trial|try|case|incident|bundle|logs?|out|output|tmp|part|step"
+    r"|epoch|round|set|test|restart|replica|stage|version|v|day|date|gpu|pod|proc|process|local|global|old|new|slurm)"
+    r"(?:[-_.]?\d|$)"
+)
+_HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
+#: Lines at the beginning of a file that are looked at, and bytes of them.
+_LINES, _BYTES = 24, 4096
+#: A machine's name before the message of a line: only times, levels and brackets stand before it.
+_FIELD = re2.compile(
+    rb"^(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\d\s:.,/+\[\]|()<>TZ-]{0,48}"
+    rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
+)
+_LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
+_PARTS = re2.compile(r"[A-Za-z0-9]+")
+#: Parts of a file's name that one host may span: `ip-10-0-61-9`.
+_SPAN = 8
+
+
+def names(stream: Stream, head: bytes) -> frozenset[str]:
+    """Return the names of machines at the beginning of a file; of a file of work, words that may be one."""
+    early = head[:_BYTES].split(b"\n")[:_LINES]
+    if stream.format in ("dmesg", "syslog"):
+        found = {match.group(2) for line in early if (match := kernel_lines.SYSLOG.match(line))}
+    elif stream.format == "prometheus":
+        found = set(_LABEL.findall(head[:_BYTES]))
+    elif stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
+        found = {match.group(1) for line in early if (match := _FIELD.match(line[:160]))}
+    else:
+        return frozenset()
+    told = {name.decode("utf-8", "replace").rstrip(".") for name in found}
+    return frozenset(name for name in told if any(map(str.isdigit, name)))
+
+
+def settle(streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]]) -> None:
+    """Give files that name no machine the one that they belong to.
+
+    Args:
+        folders: the folder of each file, below what the user named; "" where it lies there directly.
+        said: by path what `names` found.
+    """
+    _settle_folders(streams, folders)
+    known: set[str] = set()
+    for stream in streams:
+        if stream.layer in _OF_MACHINE:
+            known |= said.get(stream.path, frozenset())
+            if isinstance(host := stream.resource.get("host.name"), str):
+                known.add(host)
+    if not known:
+        return
+    short = {host.partition(".")[0]: host for host in sorted(known) if not host[:1].isdigit()}
+    hosts = short | {host: host for host in known}
+    for stream in streams:
+        if "host.name" in stream.resource or "k8s.pod.name" in stream.resource:
+            continue
+        if stream.layer in _OF_MACHINE:
+            if len(set(map(_short, known))) == 1 and not said.get(stream.path):
+                stream.resource["host.name"] = max(known, key=len)
+        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(stream.path, frozenset()), hosts)):
+            stream.resource["host.name"] = host
+
+
+def _short(host: str) -> str:
+    return host if host[:1].isdigit() else host.partition(".")[0]
+
+
+def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str]) -> str | None:
+    """Return the known machine that the name of a file has, or else the only one that its lines begin with."""
+    name = stream.path.rpartition("/")[2]
+    parts = [match.span() for match in _PARTS.finditer(name)]
+    found = [
+        host
+        for place, (begin, _) in enumerate(parts)
+        for _, end in parts[place : place + _SPAN]
+        if (host := hosts.get(name[begin:end])) is not None
+    ]
+    if found:
+        longest = {host for host in found if len(host) == max(map(len, found))}
+        return longest.pop() if len(longest) == 1 else None
+    named = {hosts[word] for word in words if word in hosts}
+    return named.pop() if len(named) == 1 else None
+
+
+def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
+    """Give the files of a folder that has the kernel's log of a machine the folder's name as their host."""
+    hosts = {
+        folder
+        for stream in streams
+        if stream.layer == "kernel" and (folder := folders.get(stream.path, "")) and _is_host(folder)
+    }
+    for stream in streams:
+        if folders.get(stream.path) in hosts:
+            stream.resource.setdefault("host.name", folders[stream.path].rpartition("/")[2])
+
+
+def _is_host(folder: str) -> bool:
+    name = folder.rpartition("/")[2]
+    return _HOST.match(name) is not None and _NO_HOST.match(name) is None
