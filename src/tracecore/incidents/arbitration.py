@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts import collective
+from tracecore.facts.gpu import GpuCondition
 from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
 from tracecore.facts.memory import MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
@@ -172,6 +173,9 @@ def _attempt(
     listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
+    conditions = [t for t in touches if _is_only_a_condition(t, touches)]
+    touches = _without(touches, conditions)
+    notes += [f"A condition of a GPU, and nothing ties it to the failure: {t.verdict.headline()}" for t in conditions]
     if not over:
         ended = state == "finished"
         survived = [
@@ -313,6 +317,15 @@ def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAtte
         return False  # one of the job's, or it was left out before
     others = [o for o in touches if o.name not in ("host_lost", *CONDITIONS)]
     return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
+
+
+def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint]) -> bool:
+    """Whether a table shows that a GPU is to be replaced, whenever that began, and something else went wrong."""
+
+    def shown(o: Footprint) -> bool:
+        return all(isinstance(fact, GpuCondition) for fact in o.evidence)
+
+    return shown(t) and any(not shown(o) and o.gpus.isdisjoint(t.gpus) for o in touches)
 
 
 def _is_row(fact: Fact) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_entry
 
@@ -36,6 +36,8 @@ DRIVER = {
 AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
 #: And what only habanalabs says.
 GAUDI = frozenset({"unusable"})
+#: Conditions in which a GPU has to be replaced.
+CONDITION = {"row_remap_failed": "has failing memory that it could not remap"}
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
@@ -71,6 +73,8 @@ def code_of(xid: Xid) -> int:
 
 def faulty(fact: Fact) -> bool:
     """Whether this alone means that the GPU or its driver failed."""
+    if type(fact) is GpuCondition:
+        return fact.condition in CONDITION
     if type(fact) is not Xid:
         return type(fact) is GpuLost or (type(fact) is GpuDriverError and fact.error in DRIVER)
     if follows(fact):
@@ -106,6 +110,8 @@ def action_of(fact: Fact) -> str | None:
     """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
     if isinstance(fact, GpuLost):
         return "RESTART_BM"
+    if isinstance(fact, GpuCondition):
+        return "CONTACT_SUPPORT"
     if isinstance(fact, GpuDriverError):
         return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):

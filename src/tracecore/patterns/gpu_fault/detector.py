@@ -6,13 +6,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
-from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
+from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.gpu_fault.action import (
     AMD,
+    CONDITION,
     CUDA,
     DRIVER,
     GAUDI,
@@ -91,6 +92,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             what = "has fallen off the bus"
         elif isinstance(fact, GpuDriverError):
             what = DRIVER.get(fact.error, "failed")
+        elif isinstance(fact, GpuCondition):
+            what = CONDITION.get(fact.condition, "failed")
         elif isinstance(fact, CudaError):
             what = f"reports {CUDA.get(fact.error, 'an error')}"
         elif isinstance(fact, Xid) and fact.code == 154:
@@ -184,15 +187,16 @@ class GpuFault(Pattern[Config]):
 
     A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
     lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
-    the program, and those that only speak of another, never count.
+    the program, and those that only speak of another, never count. Of conditions that a table shows only one counts
+    in which the GPU has to be replaced.
     """
 
     id = "21"
     name = "gpu_fault"
     role = "cause"
     maturity = "experimental"
-    needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError, XidGauge)
-    triggers = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
+    needs = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError, XidGauge)
+    triggers = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError)
     Config = Config
 
     @property
@@ -224,7 +228,7 @@ class GpuFault(Pattern[Config]):
                 # Uids are made up only where times do not decide.
                 found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
             return [*found]
-        kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError))
+        kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError), window.of(GpuCondition))
         # An Xid that names its cause counts where the log does not have the cause itself.
         if any(map(follows, kernel)):
             kernel = [fact for fact in kernel if not follows(fact)] or kernel

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tracecore.patterns.contract import Key, Window
 
-#: An NVLink error; a GPU that is no longer there.
-CODES = frozenset({74, 79})
+#: NVLink errors of all generations; a GPU that is no longer there.
+CODES = frozenset({74, 79, 137, *range(144, 151)})
 #: Stuck ranks that the trail shows.
 SHOWN = 8
 
@@ -73,7 +73,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str | None:
-        return self.evidence()[0].node
+        return next((fact.node for fact in self.evidence() if fact.node), None)
 
     @property
     def gpu(self) -> str | None:
@@ -139,7 +139,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
 class NvlinkDegradation(Pattern[Config]):
     """Two of three layers at about the same time on a node: partial; all three: full.
 
-    The layers are Xid 74 or 79, a link that carries half of what its peers do for minutes, and unfinished collectives
+    The layers are an Xid of a link or of a lost GPU, a link that carries half of what its peers do for minutes, and unfinished collectives
     of the node's ranks.
     """
 
@@ -164,6 +164,9 @@ class NvlinkDegradation(Pattern[Config]):
             return ()
         if type(fact) is StepStalled and fact.step is None:
             return ()
+        if type(fact) is Xid and fact.node:
+            # Collectives of which nobody knows the node meet the Xids of all nodes.
+            return ((fact.node,), ("",))
         return ((fact.node or "",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
