@@ -46,3 +46,52 @@ def test_beside_another_failure_it_is_a_note(tmp_path: Path) -> None:
     document = diagnosed(tmp_path, {"nvidia-smi-q.txt": REMAPPED, "dmesg.txt": killed})
     assert root(document) == "host_oom"
     assert any(note.startswith("A condition of a GPU") for note in document["notes"])
+
+
+DMON = (
+    "#Date       Time        gpu   gtemp  pclk  tviol  rxpci\n#YYYYMMDD   HH:MM:SS    Idx       C   MHz   bool   MB/s\n"
+)
+
+
+def rows(*states: tuple[int, int, int, int], rounds: int = 5) -> str:
+    """Rounds of half a minute: of each GPU its temperature, clock, whether it throttles, and what it receives."""
+    return DMON + "".join(
+        f" 20260401   12:{round_ // 2:02d}:{30 * (round_ % 2):02d}      {gpu}   {' '.join(map(str, state))}\n"
+        for round_ in range(rounds)
+        for gpu, state in enumerate(states)
+    )
+
+
+def test_dmon_shows_a_gpu_that_throttles(tmp_path: Path) -> None:
+    well = (66, 1980, 0, 18000)
+    document = diagnosed(tmp_path, {"dmon-hgx-3.txt": rows(well, (93, 810, 1, 18000), well)})
+    assert root(document) == "thermal_throttle"
+    assert document["incidents"][0]["headline"].startswith("GPU 1 on hgx-3 throttles because of heat at 93 °C")
+    assert document["incidents"][0]["suspects"]["nodes"] == ["hgx-3"]
+
+
+def test_dmon_of_gpus_at_work_says_nothing(tmp_path: Path) -> None:
+    well = (66, 1980, 0, 18000)
+    document = diagnosed(tmp_path, {"dmon.txt": rows(well, well, well)})
+    assert not document["incidents"]
+    assert not document["notes"]
+
+
+def test_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
+    lines = ["time, host, gpu, temperature.gpu, clocks.sm [MHz], clocks_event_reasons.active"]
+    for half in range(5):
+        at = f"2026/02/19 10:{half // 2:02d}:{30 * (half % 2):02d}.114"
+        lines += [
+            f"{at}, a100-12, 0, 66, 1410, 0x0",
+            f"{at}, a100-12, 1, 92, 630, 0x60",
+            f"{at}, a100-12, 2, 61, 1410, 0x0",
+        ]
+    document = diagnosed(tmp_path, {"smi.csv": "\n".join(lines) + "\n"})
+    assert root(document) == "thermal_throttle"
+    assert document["incidents"][0]["suspects"]["nodes"] == ["a100-12"]
+
+
+def test_a_table_shows_a_gpu_that_does_not_answer(tmp_path: Path) -> None:
+    table = "index, pci.bus_id, temperature.gpu\n0, 00000000:07:00.0, 61\n1, 00000000:0B:00.0, [GPU is lost]\n"
+    document = diagnosed(tmp_path, {"smi.csv": table})
+    assert document["notes"] == ["Nvidia-smi cannot read the GPU (ERR!) on GPU 0000:0b:00.0"]

@@ -189,6 +189,7 @@ class ThrottleSample(Fact, frozen=True, kw_only=True):
         throttled_s: seconds of throttling since the last sample, from the violation counter of that reason.
         temperature_c: degrees Celsius.
         sm_clock_mhz: SM clock in MHz.
+        index: the GPU's index on its node, where its bus id is not known.
     """
 
     kind: ClassVar[str] = "gpu_throttle"
@@ -198,6 +199,7 @@ class ThrottleSample(Fact, frozen=True, kw_only=True):
     throttled_s: float | None = None
     temperature_c: float | None = None
     sm_clock_mhz: float | None = None
+    index: int | None = None
 
     @property
     def thermal(self) -> bool:
@@ -215,7 +217,8 @@ class ThrottleSample(Fact, frozen=True, kw_only=True):
             parts.append(f"at {self.temperature_c:g} °C")
         if self.sm_clock_mhz is not None:
             parts.append(f"SM clock {self.sm_clock_mhz:g} MHz")
-        return f"GPU{place(self).removeprefix(' on GPU')} {', '.join(parts)}"
+        which = "" if self.index is None else f" {self.index}"
+        return f"GPU{which}{place(self).removeprefix(' on GPU')} {', '.join(parts)}"
 
 
 class FramebufferSample(Fact, frozen=True, kw_only=True):

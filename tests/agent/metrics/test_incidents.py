@@ -334,7 +334,9 @@ def test_a_bus_id_from_the_kernels_log(bundle: Bundle, dcgm: Callable[..., str])
     bundle.kernel(named, (303.2, XID_48))
     found = diagnose([bundle.path])
     assert "hbm_ecc" in patterns(found)
-    assert {fact.gpu for fact in of(found, ThrottleSample)} == {"0000:3a:00.0"}
+    samples = of(found, ThrottleSample)
+    assert {fact.gpu for fact in samples if fact.index is None} == {"0000:3a:00.0"}
+    assert len({fact.index for fact in samples if fact.gpu is None}) == 7
 
 
 def test_gpus_that_nobody_names_are_said_to_be_so(bundle: Bundle, dcgm: Callable[..., str]) -> None:

@@ -133,7 +133,8 @@ def ecc_delta(record: Stamped) -> EccDelta | None:
 
 def throttle_sample(record: Stamped) -> ThrottleSample | None:
     identity = record.identity()
-    if "gpu" not in identity:
+    index = None if "gpu" in identity else natural(record.get("hw.gpu.index"))
+    if "gpu" not in identity and index is None:
         return None
     reason = word(record.get("hw.gpu.throttle.reason"))
     throttled = magnitude(record.get("hw.gpu.throttle.duration"))
@@ -145,9 +146,15 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
         throttled_s=throttled,
         temperature_c=number(record.get("hw.gpu.temperature")),
         sm_clock_mhz=magnitude(record.get("hw.gpu.clock.sm")),
+        index=index,
     )
     measured = (sample.reason, sample.throttled_s, sample.temperature_c, sample.sm_clock_mhz)
     return None if all(value is None for value in measured) else sample
+
+
+def throttle_sample_by_index(record: Stamped) -> ThrottleSample | None:
+    """The same of a GPU whose bus id nobody told."""
+    return None if record.get("gpu.id") is not None else throttle_sample(record)
 
 
 def framebuffer_sample(record: Stamped) -> FramebufferSample | None:
@@ -269,6 +276,11 @@ GPU = (
     Projection(
         throttle_sample,
         gate=("gpu.id",),
+        either=("hw.gpu.throttle.reason", "hw.gpu.throttle.duration", "hw.gpu.temperature", "hw.gpu.clock.sm"),
+    ),
+    Projection(
+        throttle_sample_by_index,
+        gate=("hw.gpu.index",),
         either=("hw.gpu.throttle.reason", "hw.gpu.throttle.duration", "hw.gpu.temperature", "hw.gpu.clock.sm"),
     ),
     Projection(framebuffer_sample, gate=("gpu.id",), either=("hw.gpu.memory.free", "hw.gpu.memory.total")),

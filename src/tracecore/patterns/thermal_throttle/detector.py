@@ -38,6 +38,11 @@ class Config(Settings, frozen=True, kw_only=True):
     gap: Duration = MINUTE
 
 
+def unit(sample: ThrottleSample) -> str:
+    """Return the GPU of a sample: its bus id, else its index on the node."""
+    return sample.gpu or f"{sample.index}"
+
+
 class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
@@ -68,8 +73,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
         return self.last.node
 
     @property
-    def _gpu(self) -> str | None:
-        return self.last.gpu
+    def _gpu(self) -> str:
+        return unit(self.last)
 
     @property
     def _where(self) -> str:
@@ -116,7 +121,8 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
             "scope": "node" if self.gpus else "gpu",
             "throttled_seconds": round(self.seconds, 3),
             "gpus": list(self.gpus) or None,
-            "gpu.id": None if self.gpus else self._gpu,
+            "gpu.id": None if self.gpus else self.last.gpu,
+            "hw.gpu.index": None if self.gpus else self.last.index,
             "k8s.node.name": self._node,
             "temperature_c": self.last.temperature_c,
             "sm_clock_mhz": self.clock,
@@ -127,7 +133,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
 
     def promoted(self) -> dict[str, Any]:
         return {
-            "gpu.id": None if self.gpus else self._gpu,
+            "gpu.id": None if self.gpus else self.last.gpu,
             "k8s.node.name": self._node,
             "hw.gpu.temperature": self.last.temperature_c,
             "hw.gpu.throttle.reason": self.last.reason,
@@ -137,7 +143,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
 
     def suspects(self) -> Suspects:
         nodes = (self._node,) if self._node else ()
-        return Suspects(nodes=nodes, gpus=() if self.gpus or self._gpu is None else (self._gpu,))
+        return Suspects(nodes=nodes, gpus=() if self.gpus or self.last.gpu is None else (self.last.gpu,))
 
 
 class ThermalThrottle(Pattern[Config]):
@@ -160,7 +166,9 @@ class ThermalThrottle(Pattern[Config]):
         return 3 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        return ((fact.node or "",),) if fact.gpu else ()
+        if type(fact) is ThrottleSample and fact.gpu is None and fact.index is None:
+            return ()
+        return ((fact.node or "",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if True not in window.distinct(ThrottleSample, _thermal):
@@ -176,7 +184,7 @@ class ThermalThrottle(Pattern[Config]):
                     self._judge(window, gpus, hot, found)
                     hot = None
                 time = sample.time
-            name = sample.gpu or ""
+            name = sample.gpu or f"{sample.index}"
             if name in gpus:
                 gpu = gpus[name]
             else:
@@ -205,7 +213,7 @@ class ThermalThrottle(Pattern[Config]):
         node = found.get("")
         return [
             verdict
-            for verdict in sorted(found.values(), key=lambda verdict: (verdict.time, verdict.last.gpu or ""))
+            for verdict in sorted(found.values(), key=lambda verdict: (verdict.time, unit(verdict.last)))
             if node is None or verdict is node or abs(verdict.time - node.time) > self.config.window
         ]
 
@@ -219,7 +227,7 @@ class ThermalThrottle(Pattern[Config]):
         """Say what the samples of one instant decide that say hot."""
         oldest = hot[0].time - self.config.window
         for sample in hot:
-            name = sample.gpu or ""
+            name = sample.gpu or f"{sample.index}"
             gpu = gpus[name]
             known = gpu.hot.parts[-1] if gpu.hot.parts else None
             part = gpu.heated(sample, self.config.gap)
@@ -301,7 +309,7 @@ class ThermalThrottle(Pattern[Config]):
         ]
         if kept and min(kept) > self.config.ratio:
             return None
-        hot = gpus[sample.gpu or ""].hot
+        hot = gpus[unit(sample)].hot
         return ThermalThrottleVerdict(
             key=window.key,
             episode="node",

@@ -411,7 +411,7 @@ class _Search:
         )
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
-        if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
+        if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
             self.note_times(last)
             if stream.first_stamp is not None and not stream.first_stamp.missing:

@@ -58,6 +58,7 @@ POINTS: dict[str, PointReader] = {
     "prometheus": prometheus.read,
     "nvidia_smi": smi.read_query,
     "nvidia_csv": smi.read_csv,
+    "nvidia_dmon": smi.read_dmon,
     "nvidia_nvlink": smi.read_nvlink,
     "nvidia_table": smi.read_table,
 }

@@ -1,4 +1,5 @@
-"""`nvidia-smi`, `nvidia-smi -q` and `nvidia-smi --query-gpu=… --format=csv` as metric points with `hw.*` names.
+"""`nvidia-smi`, `nvidia-smi -q`, `nvidia-smi dmon` and `nvidia-smi --query-gpu=… --format=csv` as metric points with
+`hw.*` names.
 
 | name | unit | labels beside `gpu.id`, `hw.gpu.index`, `gpu.uuid` |
 |---|---|---|
@@ -13,7 +14,8 @@
 | hw.gpu.remapped_rows | count | error.type; kind pending, failure as 0, 1 |
 | hw.gpu.retired_pages | count | error.subtype; kind pending as 0, 1 |
 | hw.gpu.ecc.uncorrected | count | detail |
-| hw.gpu.unreadable | 0, 1 | of the table of `nvidia-smi`, where it shows ERR! |
+| hw.gpu.unreadable | 0, 1 | of the tables of `nvidia-smi`, where a GPU shows ERR! or that it is lost |
+| hw.gpu.io | bytes per second | network.io.direction; of `nvidia-smi dmon` |
 | hw.gpu.nvlink.inactive | count | of `nvidia-smi nvlink --status`, where other links of the GPU are active |
 | hw.gpu.pcie.link.generation, .width, and .max of both | | |
 | hw.gpu.pcie.replays | counter | |
@@ -102,6 +104,28 @@ _CSV = {
     "pcie.link.width.current": "hw.gpu.pcie.link.width",
     "pcie.link.width.max": "hw.gpu.pcie.link.width.max",
 }
+#: Other names of columns that tables have which a script wrote.
+_CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index")
+_CSV_HOST = ("hostname", "host", "node", "nodename")
+_CSV_TIME = ("timestamp", "time", "datetime", "ts")
+#: Cells of a GPU that does not answer any more.
+_LOST = frozenset({"[gpu is lost]", "err!", "[gpu requires reset]"})
+#: Columns of `nvidia-smi dmon`, with what their numbers are multiplied by.
+_DMON: dict[str, tuple[str, dict[str, str], float]] = {
+    "pwr": ("hw.gpu.power", {}, 1),
+    "gtemp": ("hw.gpu.temperature", {}, 1),
+    "mtemp": ("hw.gpu.memory.temperature", {}, 1),
+    "sm": ("hw.gpu.utilization", {}, 0.01),
+    "pclk": ("hw.gpu.clock.sm", {}, 1),
+    "mclk": ("hw.gpu.clock.memory", {}, 1),
+    "pviol": ("hw.gpu.throttle.active", {"hw.gpu.throttle.reason": "power"}, 1),
+    "tviol": ("hw.gpu.throttle.active", {"hw.gpu.throttle.reason": "thermal_software"}, 1),
+    "dbecc": ("hw.gpu.ecc.uncorrected", {}, 1),
+    "rxpci": ("hw.gpu.io", {"network.io.direction": "receive"}, 1e6),
+    "txpci": ("hw.gpu.io", {"network.io.direction": "transmit"}, 1e6),
+}
+#: The interval of `nvidia-smi dmon` where nobody asks for another.
+_ROUND = 1_000_000_000
 
 
 def bus_id(text: str) -> str | None:
@@ -313,17 +337,20 @@ def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point
             continue
         row = {name: (cell.strip(), unit) for (name, unit), cell in zip(header, cells, strict=True)}
         labels, when = dict(base), clock.latest
+        if "host.name" not in labels and (host := next((row[name][0] for name in _CSV_HOST if name in row), "")):
+            labels["host.name"] = host
         if bus := bus_id(row.get("pci.bus_id", row.get("gpu_bus_id", ("", "")))[0]):
             labels["gpu.id"] = bus
         for name, label in (
-            ("index", "hw.gpu.index"),
+            *((name, "hw.gpu.index") for name in reversed(_CSV_INDEX)),
             ("uuid", "gpu.uuid"),
             ("gpu_uuid", "gpu.uuid"),
             ("name", "gpu.model"),
         ):
             if name in row:
                 labels[label] = row[name][0]
-        stamp = stamps.find(row["timestamp"][0].encode()) if "timestamp" in row else None
+        told = next((row[name][0] for name in _CSV_TIME if name in row), "")
+        stamp = stamps.find(told.encode()) if told else None
         if stamp is not None:
             when = stamp.resolve(clock.latest)
         source = Source(stream.path, here, line, len(raw))
@@ -340,6 +367,10 @@ def _column(cell: str) -> tuple[str, str]:
 
 
 def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
+    lost = any(cell.lower() in _LOST for cell, _ in row.values())
+    if lost or row.keys().isdisjoint(_CSV):
+        # Of a table that has nothing but the names of GPUs, the names are of use.
+        yield "hw.gpu.unreadable", {}, float(lost)
     for name, (cell, unit) in row.items():
         if metric := _CSV.get(name):
             if (amount := number(cell, unit)) is not None:
@@ -356,6 +387,11 @@ def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str
             reason_name = _REASONS.get(name.split(".", 1)[1].replace("_", " "))
             if reason_name and cell in ("Active", "Not Active"):
                 yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason_name}, float(cell == "Active")
+        elif name == "remapped_rows.failure" and cell in ("Yes", "No", "0", "1"):
+            yield "hw.gpu.remapped_rows", {"kind": "failure"}, float(cell in ("Yes", "1"))
+        elif name in ("remapped_rows.pending", "retired_pages.pending") and cell in ("Yes", "No", "0", "1"):
+            metric = f"hw.gpu.{name.partition('.')[0]}"
+            yield metric, {"kind": "pending"}, float(cell in ("Yes", "1"))
         elif name.startswith("ecc.errors.") and (amount := number(cell)) is not None:
             parts = name.split(".")
             if len(parts) == 5:
@@ -370,6 +406,57 @@ def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str
                     },
                     amount,
                 )
+
+
+#: How the output of `nvidia-smi dmon` begins: the names of its columns, then their units.
+DMON_BEGINS = re2.compile(rb"^# *(?:Date +Time +)?gpu +(?:[a-z]+ +)*[a-z]+ *\r?\n# *(?:YYYYMMDD +HH:MM:SS +)?Idx +")
+
+
+def read_dmon(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
+    """`nvidia-smi dmon`; without the option that adds times, its rounds are a second apart and end with the bundle."""
+    data = whole.content(stream, MAX_BYTES)
+    counters.bytes_read += len(data)
+    columns: list[str] = []
+    rows: list[tuple[dict[str, str], int, Source]] = []
+    seen: set[str] = set()
+    rounds = offset = 0
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        text = raw.decode("utf-8", "replace").strip()
+        if text.startswith("#"):
+            words = text.lstrip("# ").lower().split()
+            columns = words if "gpu" in words else columns
+            continue
+        cells = text.split()
+        if not columns or len(cells) != len(columns):
+            counters.lines_unparsed += bool(text)
+            continue
+        row = dict(zip(columns, cells, strict=True))
+        if row["gpu"] in seen:
+            rounds, seen = rounds + 1, set()
+        seen.add(row["gpu"])
+        rows.append((row, rounds, Source(stream.path, here, line, len(raw))))
+    for row, place, source in rows:
+        when = clock.latest - (rounds - place) * _ROUND
+        stamp = (
+            stamps.find(f"{_dashed(row['date'])}T{row['time']}".encode()) if {"date", "time"} <= row.keys() else None
+        )
+        if stamp is not None:
+            when = stamp.resolve(clock.latest)
+        labels = {**_host(stream), "hw.gpu.index": row["gpu"]}
+        for name, cell in row.items():
+            if name in _DMON and (amount := number(cell)) is not None:
+                metric, more, factor = _DMON[name]
+                counters.records += 1
+                yield Point(
+                    name=metric, labels={**labels, **more}, value=amount * factor, time=when, source=source,
+                    inferred=stamp is None, declared="gauge" if metric == "hw.gpu.io" else "",
+                )  # fmt: skip
+
+
+def _dashed(date: str) -> str:
+    """`20261201` as `2026-12-01`."""
+    return f"{date[:4]}-{date[4:6]}-{date[6:]}"
 
 
 _NAMES = {
