@@ -20,6 +20,8 @@ WORDS = {
     "health_check": "the node's health check failed",
     "disk_failing": "a disk is failing",
     "file_system_full": "a file system is full",
+    "memory_fragmented": "the machine has no large blocks of free memory left",
+    "storage_cluster": "the storage cluster reports errors",
     "memory_module": "memory of the machine has errors that cannot be corrected",
 }
 

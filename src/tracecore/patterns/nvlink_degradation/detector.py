@@ -139,8 +139,8 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
 class NvlinkDegradation(Pattern[Config]):
     """Two of three layers at about the same time on a node: partial; all three: full.
 
-    The layers are an Xid of a link or of a lost GPU, a link that carries half of what its peers do for minutes, and unfinished collectives
-    of the node's ranks.
+    The layers are an Xid of a link or of a lost GPU, a link that carries half of what its peers do for minutes, and
+    unfinished collectives of the node's ranks.
     """
 
     id = "1"

@@ -12,7 +12,7 @@ import re2
 
 from tracecore.signals.kernel import ibstat
 from tracecore.signals.kubernetes import printed
-from tracecore.signals.nvidia import smi
+from tracecore.signals.nvidia import lspci, smi
 from tracecore.signals.scheduler import slurm
 
 #: Rows of kubectl without a header, as their reader knows them.
@@ -28,6 +28,8 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "nvidia_table": lambda start, head: smi.TABLE.search(head[:1024]) is not None,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
+    "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,
+    "slurm_counts": lambda start, head: slurm.COUNTS.match(head) is not None,
     "ibstat": lambda start, head: ibstat.BEGINS.match(start) is not None,
     "sinfo": lambda start, head: slurm.SINFO_BEGINS.match(start.split(b"\n", 1)[0]) is not None,
     "kubernetes_fragment": lambda start, head: (

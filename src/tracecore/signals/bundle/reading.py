@@ -17,7 +17,7 @@ from tracecore.signals.logs import reader as logs
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.metrics import prometheus
 from tracecore.signals.metrics.point import Point
-from tracecore.signals.nvidia import smi
+from tracecore.signals.nvidia import lspci, smi
 from tracecore.signals.record import LogSignal
 from tracecore.signals.scheduler import exit_codes, slurm
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -51,7 +51,9 @@ WHOLE: dict[str, WholeReader] = {
     "sacct_json": slurm.read_sacct_json,
     "scontrol": slurm.read_scontrol,
     "sinfo": slurm.read_sinfo,
+    "slurm_counts": slurm.read_counts,
     "ibstat": ibstat.read,
+    "lspci": lspci.read,
 }
 #: Formats of metric points.
 POINTS: dict[str, PointReader] = {

@@ -281,6 +281,32 @@ def _object(lines: list[str], stream: Stream, clock: Clock, source: Source) -> I
         yield _record(stream, clock, identity, attributes, body, when, source)
 
 
+_BAD = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVALID_REG")
+#: Nodes counted by their state (`… | sort | uniq -c`), or the state of one node alone.
+COUNTS = re2.compile(
+    rb"^(?:\s*\d{1,7} [A-Z][A-Z_+*]{2,63}\s*\n){2,}\s*$|^\s*(?:draining|drained|drain|drng|down\*?|fail(?:ing)?)\s*$"
+)
+#: From this share of nodes on that take no jobs it is worth a word.
+SHARE = 0.15
+
+
+def read_counts(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """The number of nodes that take no jobs, where those are many; or the state of one node that takes none."""
+    data = whole.content(stream, MAX_BYTES)
+    rows = [line.split() for line in data.decode("utf-8", "replace").split("\n") if line.strip()]
+    if any(len(row) != 2 for row in rows):
+        detail = rows[0][0] if rows and rows[0] else ""
+    else:
+        every = sum(int(row[0]) for row in rows)
+        bad = sum(int(row[0]) for row in rows if any(word in row[1] for word in _BAD))
+        if bad < SHARE * every:
+            return
+        detail = f"{bad} of {every} nodes are down or drained"
+    attributes: Attributes = {"kernelevents.host": "node_unavailable", "kernelevents.host.detail": detail}
+    source = Source(stream.path, 0, 1, len(data))
+    yield _record(stream, clock, {}, attributes, detail, None, source)
+
+
 def _pairs(text: str) -> dict[str, str]:
     """`Key=value` pairs whose values may hold spaces."""
     found: dict[str, str] = {}
