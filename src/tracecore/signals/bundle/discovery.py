@@ -35,7 +35,7 @@ from tracecore.signals.bundle.opening import (
     stem,
     walk,
 )
-from tracecore.signals.bundle.recognition import holds_work, recognise
+from tracecore.signals.bundle.recognition import holds_work, is_node_agent, recognise
 from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
@@ -409,6 +409,8 @@ class _Search:
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
         )
+        if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):
+            stream.layer = "kernel"
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi"):
@@ -417,7 +419,13 @@ class _Search:
             if stream.first_stamp is not None and not stream.first_stamp.missing:
                 # The end of a log may have times without a year, where its beginning has whole ones.
                 self.note_times([stream.first_stamp])
-        elif found.format in ("kubernetes_json", "kubernetes_yaml", "journal_json", "journal_export"):
+        elif found.format in (
+            "kubernetes_audit",
+            "kubernetes_json",
+            "kubernetes_yaml",
+            "journal_json",
+            "journal_export",
+        ):
             self.note_times(Stamp(nanos) for nanos in recorded_times(head + b"\n" + tail))
         if found.format in ("dmesg", "syslog"):
             stream.boot_time = kernel_lines.boot_time(head + tail)

@@ -11,7 +11,7 @@ from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.discovery import Bundle
 from tracecore.signals.kernel import ibstat, journal
 from tracecore.signals.kernel import reader as kernel
-from tracecore.signals.kubernetes import objects, printed
+from tracecore.signals.kubernetes import audit, objects, printed
 from tracecore.signals.logs import elastic
 from tracecore.signals.logs import reader as logs
 from tracecore.signals.logs.selector import Selector
@@ -40,6 +40,7 @@ LINES: dict[str, LineReader] = {
 WHOLE: dict[str, WholeReader] = {
     "exit_codes": exit_codes.read,
     "elastic_error": elastic.read,
+    "kubernetes_audit": audit.read,
     "kubernetes_json": objects.read_json,
     "kubernetes_yaml": objects.read_yaml,
     "kubernetes_describe": printed.read_describe,

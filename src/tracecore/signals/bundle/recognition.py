@@ -154,6 +154,11 @@ def _by_name(name: str, head: bytes) -> str:
     return next((sign.format for sign in FORMATS.name if sign.fits(lower)), "")
 
 
+def is_node_agent(name: str) -> bool:
+    """Return whether a pod or a log of this name is of a program that looks after its machine."""
+    return name.encode("utf-8", "surrogateescape").startswith(FORMATS.words["node_agents"])
+
+
 def is_binary(head: bytes) -> bool:
     """Return whether this is no text. NULs between text (a crashed writer, a sparse log) are text still.
 

@@ -1,0 +1,143 @@
+"""The audit log of an API server: who evicted a pod, deleted it, cordoned or tainted a node.
+
+Of the millions of requests in such a log only those matter that were granted and end work. Each becomes a record with
+the reason that the cluster's own event about the same thing has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tracecore.signals import stamps, whole
+from tracecore.signals.kubernetes.objects import record
+from tracecore.signals.record import Attributes, LogSignal
+from tracecore.signals.stream import Clock, Stream
+
+MAX_BYTES = 512 << 20
+
+#: Requests without one of these say nothing here; asking costs less than decoding.
+_WORTH: Final = (b'"eviction"', b"delete", b"unschedulable", b'"taints"')
+#: Whoever removes pods that are over, or that a controller wants to be elsewhere: it tells nothing about why.
+_TIDY: Final = ("system:node:", "system:serviceaccount:", "system:kube-controller-manager")
+#: Controllers of the cluster that take pods off nodes which do not answer.
+_LOST: Final = ("node-controller", "taint-eviction-controller", "pod-garbage-collector")
+#: The reason of the event that the cluster writes of a taint which it sets itself.
+_TAINTS: Final = {
+    "node.kubernetes.io/unreachable": "NodeUnreachable",
+    "node.kubernetes.io/not-ready": "NodeNotReady",
+    "ToBeDeletedByClusterAutoscaler": "ScaleDown",
+    "karpenter.sh/disrupted": "DisruptionTerminating",
+    "karpenter.sh/disruption": "DisruptionTerminating",
+    "aws-node-termination-handler/spot-itn": "SpotInterruption",
+    "cloud.google.com/impending-node-termination": "NodePreempted",
+}
+#: Kinds of work that a person deletes to end it.
+_WORK: Final = frozenset({"pods", "jobs", "pytorchjobs", "mpijobs", "jobsets", "rayjobs", "rayclusters", "trainjobs"})
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    resource: str = ""
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int = 200
+
+
+class _Taint(msgspec.Struct, frozen=True):
+    key: str = ""
+    effect: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    unschedulable: bool | None = None
+    taints: list[_Taint] | None = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+class _Request(msgspec.Struct, frozen=True):
+    verb: str = ""
+    stage: str = ""
+    user: _User = _User()
+    objectRef: _Reference = _Reference()
+    responseStatus: _Status = _Status()
+    requestObject: _Body | None = None
+    stageTimestamp: str = ""
+    requestReceivedTimestamp: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Request)
+
+
+def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """One record for each request that ended work or says that a node is lost."""
+    offset = 0
+    for raw in whole.content(stream, MAX_BYTES).split(b"\n"):
+        here, offset = offset, offset + len(raw) + 1
+        if not any(word in raw for word in _WORTH):
+            continue
+        try:
+            request = _decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if request.stage not in ("", "ResponseComplete") or not 200 <= request.responseStatus.code < 300:
+            continue
+        stated = _stated(request)
+        if stated:
+            about = request.objectRef
+            attributes: Attributes = {"k8s.object.name": about.name, **stated}
+            identity: Attributes = {"k8s.node.name": about.name} if about.resource == "nodes" else {}
+            if about.resource == "pods":
+                identity = {"k8s.pod.name": about.name, "k8s.namespace.name": about.namespace}
+            when = stamps.parse(request.stageTimestamp or request.requestReceivedTimestamp)
+            body = f"{request.user.username} {request.verb} {about.resource} {about.name} {about.subresource}".rstrip()
+            attributes.setdefault("k8s.event.note", body)
+            yield record(stream, clock, identity, attributes, body, when, f"{stream.path}@{here}", here)
+
+
+def _stated(request: _Request) -> Attributes:
+    """Return what a request means, in the words of events; nothing where it ends no work."""
+    about, who = request.objectRef, request.user.username
+    if about.resource == "pods" and about.subresource == "eviction" and request.verb == "create":
+        return {"k8s.object.kind": "Pod", "k8s.event.reason": "EvictionByEvictionAPI"}
+    if request.verb == "delete" and about.resource in _WORK and not about.subresource:
+        kind = "Pod" if about.resource == "pods" else "Job"
+        if who.endswith(_LOST):
+            return {
+                "k8s.object.kind": kind,
+                "k8s.event.reason": "TaintManagerEviction",
+                "k8s.event.note": f"Deleting pod {about.namespace}/{about.name}",
+            }
+        if who == "system:kube-scheduler":
+            return {"k8s.object.kind": kind, "k8s.event.reason": "Preempted"}
+        if who.startswith(_TIDY):
+            return {}
+        return {"k8s.object.kind": kind, "tracecore.stop.reason": "cancelled", "tracecore.stop.source": "kubernetes"}
+    if about.resource == "nodes" and not about.subresource and request.verb in ("patch", "update"):
+        spec = request.requestObject.spec if request.requestObject is not None else _Spec()
+        for taint in spec.taints or ():
+            if taint.effect in ("NoExecute", "NoSchedule") and (reason := _TAINTS.get(taint.key)) is not None:
+                # A node that is not ready is tainted twice; pods have to leave it with the second one only.
+                if reason.startswith("Node") and reason != "NodePreempted" and taint.effect != "NoExecute":
+                    continue
+                return {"k8s.object.kind": "Node", "k8s.event.reason": reason}
+        if spec.unschedulable:
+            detail = f"{who} has cordoned it"
+            return {
+                "k8s.object.kind": "Node",
+                "kernelevents.host": "node_unavailable",
+                "kernelevents.host.detail": detail,
+            }
+    return {}
