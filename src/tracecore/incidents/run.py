@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: when last looked at; unknown: nothing tells.
 State: TypeAlias = Literal["finished", "failed", "unended", "unknown"]
 
-_BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"})
+_BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE", "LAUNCH_FAILED"})
 #: Errors that say a peer is gone, and nothing about the one that says so.
 _LOST = frozenset({"remote_error", "connection_closed", "connection_reset", "gloo_connection_closed"})
 #: Errors of NCCL that it often gets over by itself.

@@ -133,9 +133,9 @@ def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
     kept_off = any(word in state for word in ("DOWN", "DRAIN", "FAIL")) or (not state and bool(reason))
     if not kept_off or slurm_node_lost(record) is not None or "node" not in record.identity():
         return None
-    return HostEvent(
-        **record.identity(), event="node_unavailable", detail=": ".join(filter(None, (state.lower(), reason)))
-    )
+    prolog = flag(record.get("tracecore.slurm.prolog_failed")) is True
+    event = "prolog_failed" if prolog else "node_unavailable"
+    return HostEvent(**record.identity(), event=event, detail=": ".join(filter(None, (state.lower(), reason))))
 
 
 def _slurm_node(record: Stamped) -> tuple[str, str]:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 Sign: TypeAlias = Literal["panic", "reboot", "node_fail", "not_ready", "silence"]
 
 #: What the kernel says of a machine that goes down or is ill; an oops alone is survived often enough.
-EVENTS: dict[str, Sign | None] = {"panic": "panic", "boot": "reboot", "shutdown": "reboot", "oops": None}
+EVENTS: dict[str, Sign | None] = {
+    "panic": "panic", "boot": "reboot", "shutdown": "reboot", "oops": None, "prolog_failed": None,
+}  # fmt: skip
 WORDS: dict[Sign, str] = {
     "panic": "its kernel panicked",
     "reboot": "it rebooted",
@@ -182,6 +184,8 @@ class HostLost(Pattern[Config]):
             return None
         sign: Sign = min((sign for sign, _ in told), key=RANK.__getitem__)
         begin = min(fact.time for fact in facts)
+        if sign == "node_fail" and any(isinstance(fact, HostEvent) and fact.event == "prolog_failed" for fact in facts):
+            return None  # the machine answers: Slurm takes a job off it that could not begin there
         if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
             return None
         anchor = told[0][1]

@@ -31,7 +31,7 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,
     "slurm_counts": lambda start, head: slurm.COUNTS.match(head) is not None,
     "ibstat": lambda start, head: ibstat.BEGINS.match(start) is not None,
-    "sinfo": lambda start, head: slurm.SINFO_BEGINS.match(start.split(b"\n", 1)[0]) is not None,
+    "sinfo": lambda start, head: slurm.begins_as_sinfo(start.split(b"\n", 1)[0]),
     "kubernetes_fragment": lambda start, head: (
         printed.FRAGMENT_BEGINS.match(start) is not None and printed.FRAGMENT.search(head) is not None
     ),

@@ -185,6 +185,11 @@ SINFO_BEGINS = re2.compile(
 NODES = 4096
 
 
+def begins_as_sinfo(line: bytes) -> bool:
+    """Return whether this is the header of `sinfo`; that of `squeue` has jobs."""
+    return b"JOBID" not in line and SINFO_BEGINS.match(line) is not None
+
+
 def read_sinfo(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     """`sinfo`, `sinfo -R`, `sinfo -N -l` and formats of one's own: one record for each node, its state and reason."""
     columns: list[str] = []
