@@ -96,6 +96,8 @@ def test_a_local_rank_counts_where_no_rank_is_known() -> None:
     assert suspected(touch(), attempt(), local=2) == (2,)
     assert suspected(touch(), attempt(4), local=2) == ()
     assert suspected(touch(), attempt(), local="2") == ()
+    assert suspected(touch(), attempt(hosts={"a"}), local=2) == (2,)
+    assert suspected(touch(), attempt(hosts={"a", "b"}), local=2) == ()
     assert suspected(touch(), None, local=2) == ()
     assert suspected(touch(), attempt(), ranks=(1,), local=2) == (1,)
 

@@ -15,6 +15,7 @@ from tracecore.facts.fold import fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.process_ranks import name_rank
 from tracecore.signals.bundle.reading import read
 from tracecore.signals.logs.selector import SelectAll, reports
 from tracecore.signals.stream import Counters
@@ -90,7 +91,10 @@ def facts_of(
     refused = _refused(selector)
     for record in read(stream, selector, clock, counters):
         stamp(record)
-        if not TRIGGERS.isdisjoint(record["log"]["attributes"]):
+        attributes = record["log"]["attributes"]
+        if not TRIGGERS.isdisjoint(attributes):
+            if stream.processes:
+                name_rank(attributes, stream.processes)
             yield from project(record, redact=redact)
     # What is known of kinds of lines is shared by all streams.
     counters.kinds_refused += _refused(selector) - refused

@@ -162,6 +162,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
         failed_at: the time as printed, whose zone is not known.
         error_file: as printed.
         other_rank: a further rank that the report lists.
+        failed: the ranks that failed, where the report lists several and tells nothing else of them.
         exception_type: of the traceback the entry carries.
         exception_message: of the same.
     """
@@ -179,6 +180,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
     failed_at: str | None = None
     error_file: str | None = None
     other_rank: int | None = None
+    failed: tuple[int, ...] = ()
     exception_type: str | None = None
     exception_message: str | None = None
 

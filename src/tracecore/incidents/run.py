@@ -91,6 +91,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         unseen: ranks that must exist and left nothing to read.
         places: ranks seen in each pod and on each node, by its name.
         nodes: machines of the job, where a scheduler lists all of them.
+        hosts: machines whose lines were read.
     """
 
     job: str
@@ -116,6 +117,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     unseen: set[int] = msgspec.field(default_factory=set)
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
     nodes: set[str] = msgspec.field(default_factory=set)
+    hosts: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -275,6 +277,8 @@ def _is_trouble(fact: Fact) -> bool:
 
 
 def _take(attempt: JobAttempt, fact: Fact) -> None:
+    if fact.node and fact.layer == "stdout":
+        attempt.hosts.add(fact.node)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -325,6 +329,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.bad.append(fact)
         if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
             attempt.ranks.add(fact.other_rank)
+        if isinstance(fact, LauncherFailure):
+            attempt.ranks.update(fact.failed)
     elif isinstance(fact, StepStalled):
         attempt.stalls.append(fact)
 

@@ -42,6 +42,7 @@ class Stream(msgspec.Struct, kw_only=True):
         first_stamp: first timestamp near the beginning, if any.
         wrapping: which of `logs.dialects.WRAPPINGS` stands before every line.
         containers: the rank of each of compose's containers, where their names tell.
+        processes: the rank of each process that its lines name by machine and number, where other lines tell.
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
@@ -56,6 +57,7 @@ class Stream(msgspec.Struct, kw_only=True):
     first_stamp: Stamp | None = None
     wrapping: str = ""
     containers: dict[str, int] = msgspec.field(default_factory=dict)
+    processes: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None

@@ -87,3 +87,51 @@ def test_files_in_a_row_are_ranks_where_some_of_them_say_so(tmp_path: Path) -> N
 def test_other_files_in_a_row_are_no_ranks(files: dict[str, str], tmp_path: Path) -> None:
     found = ranks_of(tmp_path, files)
     assert [found[name] for name, text in files.items() if text == STEPS] == [None] * [*files.values()].count(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rank"),
+    [
+        ("host-a.log", "process_index: 2, process_count: 4\n", 2),
+        ("host-a.log", "process_index: 2\nprocess_index: 3\n", None),
+        ("trainer-worker-2.log", "PET_NPROC_PER_NODE=1\nRANK=3\n", 3),
+        ("trainer-worker-2.log", "PET_NPROC_PER_NODE=8\nRANK=2\n", None),
+        ("worker-2.log", "E1 torch/elastic] failed (exitcode: 1) local_rank: 5 (pid: 77) of binary: python\n", None),
+        ("worker-2.log", "E1 torch/elastic] failed (exitcode: 1) local_rank: 0 (pid: 77) of binary: python\n", 2),
+        ("rank2.log", "E1 torch/elastic] failed (exitcode: 1) local_rank: 5 (pid: 77) of binary: python\n", 2),
+        ("worker-2.log", "export LOCAL_RANK=1\n", 2),
+    ],
+)
+def test_a_process_says_which_rank_it_is(tmp_path: Path, name: str, text: str, rank: int | None) -> None:
+    assert ranks_of(tmp_path, {name: text + STEPS}) == {name: rank}
+
+
+def test_a_prefix_confirms_the_number_in_a_name(tmp_path: Path) -> None:
+    files = {f"r{rank}.log": f"09:15:22.839 [r{rank}] step 4000 loss 2.2\n" for rank in range(3)}
+    assert ranks_of(tmp_path, files) == {"r0.log": 0, "r1.log": 1, "r2.log": 2}
+
+
+def test_a_folder_of_a_device_is_a_local_rank(tmp_path: Path) -> None:
+    for device in range(2):
+        (tmp_path / f"device{device}").mkdir()
+        (tmp_path / f"device{device}" / "train.log").write_text(STEPS)
+    assert [s.resource.get("gen_ai.training.rank") for s in discover([tmp_path]).streams] == [0, 1]
+
+
+PDSH = "".join(f"worker-{number}: step {step} loss 2.0\n" for step in range(4) for number in range(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "wrapping"),
+    [
+        (PDSH, "pdsh"),
+        (PDSH.replace("worker-", "gpu"), ""),
+        (PDSH.replace("worker-", "epoch"), ""),
+        (PDSH.replace("worker-1", "worker-0"), ""),
+        ("".join(f"file{number}: read\n" for number in range(20)), ""),
+    ],
+)
+def test_names_of_machines_before_every_line(tmp_path: Path, text: str, wrapping: str) -> None:
+    (tmp_path / "all.txt").write_text(text)
+    (stream,) = discover([tmp_path]).streams
+    assert stream.wrapping == wrapping

@@ -33,9 +33,23 @@ def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: 
         (b"2026-10-03 04:12:00 ERROR [rank 5] failed", 5),
         (b"----------Begin global rank 12 STDERR----------", 12),
         (b"-- Process 2 terminated with the following error:", 2),
+        (b"09:15:49.002 [r2] CRITICAL uncaught exception", 2),
+        (b"2026-02-02 10:00:09 rank:3 ERROR training failed", 3),
+        (b"2026-02-02 10:00:03,000 | ERROR | rank=7 | Uncaught exception", 7),
+        (b"[NeMo E 2025-05-05 01:01:01 nemo_logging:417 rank:9] uncaught", 9),
+        (b"[NeMo I 2025-05-05 01:01:01 nemo_logging:417 rank:9] done", None),
+        (b"2026-02-02 10:00:09 ERROR no answer from rank=3 any more", None),
+        (b"2026-02-02 10:00:09 rank 3 was lost, ERROR follows", None),
+        (b"2026-02-02 10:00:09 rank:3 INFO done", None),
         (b"----------End global rank 12 STDERR----------", None),
         (b"2026-10-03 04:12:00 INFO [rank 5] done", None),
     ],
 )
 def test_the_line_above_a_traceback_may_say_whose_it_is(line: bytes, rank: int | None) -> None:
     assert announced(line) == rank
+
+
+def test_lines_of_pdsh_name_their_machine() -> None:
+    """Nor is the local rank on one of several machines the rank."""
+    found = plain("pdsh")(b"worker-1: [default5]:step 4")
+    assert (found.host, found.rank, found.text) == ("worker-1", None, b"step 4")

@@ -304,6 +304,15 @@ def test_what_workers_say_after_the_launcher_gave_up_on_them_is_the_next_attempt
     assert attempts == [0, 0, 0, 1, 1, 1, 1, 1]
 
 
+def test_a_launcher_says_that_it_starts_its_workers_again() -> None:
+    """Where workers print nothing but a traceback without a rank."""
+    name = b"torch.distributed.elastic.agent.server.api"
+    failed = b"ERROR:%s:failed (exitcode: 1) local_rank: 0 (pid: 7)\n" % name
+    again = b"INFO:%s:[default] Worker group FAILED. 1/2 attempts left; will restart worker group\n" % name
+    found = sorted(records(TRACEBACK + failed + again + TRACEBACK + failed), key=lambda r: r["source"].offset)
+    assert [r["log"]["attributes"].get("tracecore.attempt", 0) for r in found] == [0, 0, 1, 1, 1]
+
+
 def test_attempts_of_a_recorded_restart(incidents: Path) -> None:
     bundle = discover([incidents / "elastic_gives_up"])
     (log,) = bundle.of("text")

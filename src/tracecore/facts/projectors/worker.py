@@ -220,6 +220,7 @@ def launcher_failure(record: Stamped) -> LauncherFailure | None:
         failed_at=name(record.get(_LAUNCHER + "time")),
         error_file=name(record.get(_LAUNCHER + "error_file")),
         other_rank=natural(record.get(_LAUNCHER + "other_rank")),
+        failed=_ranks(record.get(_LAUNCHER + "failed_ranks")),
         exception_type=parsed.type if parsed else None,
         exception_message=text(parsed.message, 512) if parsed else None,
     )

@@ -55,6 +55,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         first: the error that came first.
         worst: the one whose action is the most drastic, the same when there was one.
         peer: for a link, the failure at its other end, or the program's error.
+        named: a later report of a program that says the rank, where the first does not.
         gauge: an exporter that shows the same Xid.
         codes: every Xid that belongs to it, sorted.
         reports: how many lines said so.
@@ -67,6 +68,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     first: Fact
     worst: Fact
     peer: Fact | None = None
+    named: Fact | None = None
     gauge: XidGauge | None = None
     codes: tuple[int, ...] = ()
     reports: int = 1
@@ -151,6 +153,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             facts.append(self.worst)
         if self.peer is not None:
             facts.append(self.peer)
+        if self.named is not None and self.named is not self.worst:
+            facts.append(self.named)
         if self.gauge is not None:
             facts.append(self.gauge)
         return sorted(facts, key=order)
@@ -167,7 +171,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
             "k8s.node.name": self.first.node,
             "action": action_of(self.worst),
-            "gen_ai.training.rank": self.first.rank,
+            "gen_ai.training.rank": self.first.rank if self.named is None else self.named.rank,
             "peer": self.peer.gpu if self.peer is not None else None,
         }
         return filled(fields)
@@ -303,10 +307,19 @@ class GpuFault(Pattern[Config]):
             first=first,
             worst=worst,
             peer=peer,
+            named=_named(chain) if isinstance(first, CudaError) else None,
             gauge=gauges.near(first, shown, self.config.window) if gauges else None,
             codes=shown,
             reports=reports,
         )
+
+
+def _named(chain: Sequence[Fact]) -> Fact | None:
+    """Return the report that names the rank of a program's error, where the first does not and no two ranks are named."""
+    if chain[0].rank is not None:
+        return None
+    named = [fact for fact in chain if fact.rank is not None]
+    return named[0] if len({fact.rank for fact in named}) == 1 else None
 
 
 def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:

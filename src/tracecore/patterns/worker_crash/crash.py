@@ -136,6 +136,9 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
         first = thrown
     if everybody:
         return Crash(facts[0], first, None, frozenset(), everybody=True)
+    listed = {one for fact in facts if isinstance(fact, LauncherFailure) for one in fact.failed}
+    if rank is None and listed:
+        return Crash(facts[0], first, None, frozenset(listed))
     alike = {rank_of(fact) for fact in facts if type(fact) is type(first) and _alike(fact, first) and own(fact)}
     return Crash(facts[0], first, rank, frozenset(one for one in (rank, *alike) if one is not None))
 

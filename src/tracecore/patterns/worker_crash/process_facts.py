@@ -34,7 +34,16 @@ COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"
 STORE = frozenset({"DistStoreError"})
 #: Errors of collectives that are of this rank's own making.
 OWN_COLLECTIVE = frozenset(
-    {"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch", "shm_error", "nvls_error"}
+    {
+        "invalid_usage",
+        "unhandled_cuda_error",
+        "internal_error",
+        "oom",
+        "version_mismatch",
+        "shm_error",
+        "nvls_error",
+        "hccl_init_error",
+    }
 )
 #: SourceLines of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})

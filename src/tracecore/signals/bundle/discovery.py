@@ -18,7 +18,7 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, machines, ordinals, pasted, remote
+from tracecore.signals.bundle import archive, exports, identity, machines, ordinals, pasted, process_ranks, remote
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
@@ -146,6 +146,7 @@ def discover(
     machines.settle(search.streams, search.folders, search.machines)
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
+    process_ranks.settle(search.streams, search.told_ranks)
     clock = settle_time(search.stamps)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
@@ -165,6 +166,7 @@ class _Search:
         self.processes: dict[str, ordinals.Processes] = {}
         #: Names of machines that files say, by their paths.
         self.machines: dict[str, frozenset[str]] = {}
+        self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
         self.count = 0
@@ -436,6 +438,8 @@ class _Search:
             self.machines[path] = said
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
+        if found.layer == "stdout":
+            self.told_ranks += process_ranks.said(head, tail)
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)

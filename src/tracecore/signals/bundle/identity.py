@@ -19,7 +19,9 @@ _SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|er
 _RANK = re2.compile(
     r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker(?:log)?|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
 )
-_LOCAL = re2.compile(r"(?i)local[_-]?rank")
+_LOCAL = re2.compile(r"(?i)local[_-]?rank|^device\d")
+#: Scripts for MindSpore give each device of a machine a folder.
+_DEVICE = re2.compile(r"^device(\d{1,4})$")
 _NODE = re2.compile(
     r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
 )
@@ -85,7 +87,7 @@ def of(path: str) -> Attributes:
     for part in [name, *parts[1:-1][:-3:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
             break
-        if match := _RANK.search(part):
+        if match := _RANK.search(part) or (_DEVICE.match(part) if part != name else None):
             kind = "local_rank" if _LOCAL.search(part) else "rank"
             found[f"gen_ai.training.{kind}"] = int(match.group(1))
     if "host.name" not in found:

@@ -26,14 +26,23 @@ _JOBSET = re2.compile(r"^(.+)-(\d{1,6})-(\d{1,6})-[a-z0-9]{5}$")
 _INDEXED = re2.compile(r"^(.+)-(\d{1,6})-[a-z0-9]{5}$")
 _STATEFUL = re2.compile(r"^(.+)-(\d{1,6})$")
 _FILE = re2.compile(r"^(.+?)(?:\.(?:log|out|err|txt|\d{1,3}))+$")
-_IN_A_ROW = re2.compile(r"^(.*?)[-_.](\d{1,5})\.(?:out|err|log|txt)$")
+_IN_A_ROW = re2.compile(r"^(.*?)[-_.]?(\d{1,5})\.(?:out|err|log|txt)$")
 #: Words of launchers that start several processes side by side.
 _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
-    rb"|Setting OMP_NUM_THREADS|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
+    rb"|Setting OMP_NUM_THREADS|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
+)
+#: Such a launcher says that it has started several.
+_STARTED = re2.compile(
+    rb"Setting OMP_NUM_THREADS environment variable for each process|failed \(exitcode: -?\d+\) local_rank: [1-9]"
+    rb"|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)"
 )
 #: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
-_PREFIX = re2.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
+_PREFIX = re2.compile(rb"\[(?:[Rr]ank[ :=]{0,2}|r)(\d{1,7})\]")
+#: A process says which it is: its environment, or JAX, where a process is a rank.
+_SELF = re2.compile(
+    rb"(?m)^(?:export |declare -x )?RANK=['\"]?(\d{1,7})\b|\bprocess_index(?:\(\))?[ =:]{1,3}(\d{1,7})\b"
+)
 _REPORT = re2.compile(
     rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
 )
@@ -47,22 +56,37 @@ class Processes(NamedTuple):
         launched: a launcher that starts several of them speaks.
         ranks: that prefixes and reports of progress name, two of them at most.
         world: how many there are in all, where it is said.
+        own: the rank that the one process of this file gives itself.
+        several: a launcher writes here that has started several of them.
     """
 
     launched: bool
     ranks: frozenset[int]
     world: int | None
+    own: int | None = None
+    several: bool = False
 
 
 def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
     """Return the writer of this file by its first and last lines; None if its name needs no such check."""
-    if stream.layer != "stdout" or _place(stream) is None:
+    if stream.layer != "stdout":
         return None
     ends = head[:ENDS] + (tail or head)[-ENDS:]
+    own, several = _own(ends), _STARTED.search(ends) is not None if RANK in stream.resource else False
+    if own is None and not several and _place(stream) is None:
+        return None
     world = _WORLD.search(ends)
     reports = ends[:REPORTS] + ends[-REPORTS:]
     launched = _LAUNCHER.search(ends) is not None
-    return Processes(launched, _ranks(ends, reports), int(world.group(1)) if world else None)
+    return Processes(launched, _ranks(ends, reports), int(world.group(1)) if world else None, own, several)
+
+
+def _own(ends: bytes) -> int | None:
+    """Return the rank that the process of this file gives itself; None where it gives none, or several do."""
+    if b"RANK=" not in ends and b"process_index" not in ends:
+        return None
+    found = {int(match.group(1) or match.group(2)) for match in _SELF.finditer(ends)}
+    return found.pop() if len(found) == 1 else None
 
 
 def _ranks(ends: bytes, reports: bytes) -> frozenset[int]:
@@ -123,7 +147,13 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
     """
     groups: dict[tuple[str, ...], list[tuple[_Numbered, Stream]]] = {}
     for stream in streams:
-        if stream.layer == "stdout" and stream.path in said and (place := _place(stream)) is not None:
+        if stream.layer != "stdout" or (known := said.get(stream.path)) is None:
+            continue
+        if known.own is not None and not known.launched and not _is_pod(stream):
+            stream.resource[RANK] = known.own
+        elif known.several and not _is_pod(stream) and "rank" not in stream.path.rpartition("/")[2].lower():
+            stream.resource.pop(RANK, None)  # `worker-3.log` of a machine with eight ranks
+        if (place := _place(stream)) is not None:
             groups.setdefault(place.group, []).append((place, stream))
     for members in groups.values():
         _settle(members, said)
@@ -160,7 +190,7 @@ def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Process
     pods = {(place.before, place.number) for place, _ in members}
     for _, stream in members:
         named = said[stream.path].ranks
-        if named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
+        if said[stream.path].own is None and named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
             # What the lines say of themselves wins over the name.
             stream.resource.pop(RANK, None)
             if len(named) == 1 and not said[stream.path].launched:
@@ -181,7 +211,7 @@ def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Process
             return  # dates, parts, tasks of an array
     for place, stream in members:
         known, rank = said[stream.path], ranks[place.before, place.number]
-        if known.launched or not known.ranks <= {rank} or known.world not in (None, len(pods)):
+        if known.launched or not known.ranks <= {rank} or known.own not in (None, rank) or known.world not in (None, len(pods)):
             return
     for place, stream in members:
         rank = ranks[place.before, place.number]

@@ -54,14 +54,26 @@ def _are_pods(found: list[re2._Match]) -> bool:
     return few and len(found) >= 8 and all(_POD.search(pod) for pod in pods)
 
 
+_COUNTED = re2.compile(rb"(?i)^(?:rank|epoch|step|iter|iteration|batch|layer|fold|trial|gpu|cuda|task)[-_]?\d+$")
+
+
+def _are_machines(found: list[re2._Match]) -> bool:
+    """The same few names again and again, which differ in their numbers alone and count nothing else."""
+    names = {match.group(1) for match in found}
+    alike = len({re2.sub(rb"\d+", b"0", name) for name in names}) == 1
+    return len(names) > 1 and len(names) * 2 <= len(found) and alike and not any(_COUNTED.match(name) for name in names)
+
+
 #: Lines that cannot begin with a wrapping, told without a regular expression.
 _MAY_WRAP: dict[str, Callable[[bytes], bool]] = {
     "srun": lambda line: line.lstrip(b" ")[:1].isdigit(),
     "compose": lambda line: line[:1].isalnum() and b"|" in line,
     "stern": lambda line: line[:1].isalnum(),
+    "pdsh": lambda line: b":" in line[2:64],
 }
 _TELLS_APART: dict[str, Callable[[list[re2._Match]], bool]] = {
     "srun": lambda found: True,
     "compose": _are_containers,
     "stern": _are_pods,
+    "pdsh": _are_machines,
 }

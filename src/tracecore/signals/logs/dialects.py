@@ -63,6 +63,10 @@ MAX_RANK = 10_000_000
 TRACEBACK = b"Traceback (most recent call last)"
 _ANNOUNCED = re2.compile(
     rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
+    # A field of a logger, before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[NeMo E … rank:9]`.
+    rb"|^[\d.,:/ T|Z+-]{0,40}\[?(?:[Gg]lobal[_ ])?[Rr](?:ank)?[ :=]?(\d{1,6})[\]| :]{1,3}(?:ERROR|CRITICAL|FATAL)\b"
+    rb"|\b(?:ERROR|CRITICAL|FATAL) *\| *[Rr]ank[ :=]{1,2}(\d{1,6}) *\|"
+    rb"|^\[NeMo E [^\]]{0,80} rank:(\d{1,6})\]"
     rb"|^-+Begin global rank (\d{1,6}) STD(?:OUT|ERR)-+$"  # Composer, at its end
     rb"|^-- Process (\d{1,6}) terminated with the following error:$"  # torch.multiprocessing.spawn
 )
@@ -76,6 +80,7 @@ WRAPPINGS = {
     "srun": re.compile(rb"^ *(\d{1,7}): ?"),
     "compose": re.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
     "stern": re.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
+    "pdsh": re.compile(rb"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}):(?: |$)"),
 }
 
 
@@ -98,6 +103,7 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
     """
     ranks = containers or {}
     wrapped = WRAPPINGS.get(wrapping)
+    single_node = single_node and wrapping != "pdsh"
 
     def unwrap(raw: bytes) -> UnwrappedLine:
         line = UnwrappedLine(clean(raw))
@@ -139,7 +145,7 @@ def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
     line.text = line.text[match.end() :]
     if wrapping == "srun":
         line.rank = int(name)
-    elif wrapping == "compose":
+    elif wrapping in ("compose", "pdsh"):
         line.host = name
     else:
         line.attributes = {"k8s.pod.name": name, "k8s.container.name": more[0]}

@@ -62,6 +62,7 @@ _MESSAGE = (
     b"what():",
     b"[ERROR] 20",  # Huawei's, below the exception: which call failed, and the code that says why
     b"EI00",
+    b"EJ00",
     b"Process name: ",  # Horovod's launcher
     b"Exit code:",  # mpirun's, below the process that it speaks of
     b"RPC: /",  # the call that failed, of JAX's coordination service

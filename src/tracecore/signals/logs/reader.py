@@ -323,6 +323,7 @@ class _Assembly:
             self._failed = True
         elif self._failed and (
             line.rank is not None
+            or b"will restart worker group" in line.text
             or (isinstance(shape, Message) and b"/elastic/" not in line.text and b".elastic." not in line.text)
         ):
             self._failed = False

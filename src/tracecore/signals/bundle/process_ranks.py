@@ -1,0 +1,72 @@
+"""Ranks of processes that a log knows by their numbers: Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each
+line of a worker, and some lines say which rank that worker is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import re2
+
+from tracecore.signals.record import Attributes
+from tracecore.signals.stream import Stream
+
+RANK = "gen_ai.training.rank"
+#: `- (node_id=ab12, ip=10.0.7.4, pid=3391) world_rank=1, local_rank=1, node_rank=0`, of Ray Train's controller.
+_LISTED = re2.compile(rb"\((?:node_id=\w+, )?ip=([0-9a-fA-F.:]+), pid=(\d{1,9})\) world_rank=(\d{1,7})\b")
+#: A worker's own line that begins with its rank, or says that it joins the group of all ranks.
+_OWN = re2.compile(
+    rb"(?m)^\([\w.:<>-]{1,80} pid=(\d{1,9})(?:, ip=([0-9a-fA-F.:]+))?\) "
+    rb"(?:\[(?:world_rank|[Rr]ank)[ :=-]{0,2}(\d{1,7})[\],]"
+    rb"|Setting up process group for: \S+ \[rank=(\d{1,7}), world_size=\d"
+    rb"|Initializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
+)
+
+
+#: Ray gives the address only of machines other than the driver's.
+_ELSEWHERE = re2.compile(rb"(?m)^\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
+#: The address of a machine ("" where a line does not give it, `ANY` where there is one machine), and the number of a
+#: process on it.
+Process: TypeAlias = tuple[str, int]
+ANY = "*"
+
+
+def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
+    """Return the ranks that lines at the two ends of a log give to processes."""
+    if b" pid=" not in head and b" pid=" not in tail:
+        return []
+    found = []
+    here = "" if _ELSEWHERE.search(head) or _ELSEWHERE.search(tail) else ANY
+    for ends in (head, tail):
+        for ip, pid, rank in _LISTED.findall(ends):
+            found.append(((ip.decode(), int(pid)), int(rank)))
+        for pid, ip, *ranks in _OWN.findall(ends):
+            found.append(((ip.decode() or here, int(pid)), int(b"".join(ranks))))
+    return found
+
+
+def settle(streams: Iterable[Stream], told: Iterable[tuple[Process, int]]) -> None:
+    """Give the logs of a bundle the ranks of its processes; a process that has two ranks, or whose number is used on
+    two machines, has none where the line does not tell them apart.
+    """
+    ranks: dict[Process, set[int]] = {}
+    for process, rank in told:
+        for known in (process, ("", process[1])):
+            ranks.setdefault(known, set()).add(rank)
+    certain = {process: next(iter(known)) for process, known in ranks.items() if len(known) == 1}
+    if certain:
+        for stream in streams:
+            if stream.layer == "stdout" and RANK not in stream.resource:
+                stream.processes = certain
+
+
+def name_rank(attributes: Attributes, ranks: Mapping[Process, int]) -> None:
+    """Give a record the rank of the process that it is about, where that is known."""
+    pid = attributes.get("process.pid")
+    if type(pid) is not int or RANK in attributes:
+        return
+    ip = attributes.get("network.local.address") or attributes.get("tracecore.launcher.host") or ""
+    rank = ranks.get((str(ip), pid), ranks.get((ANY, pid)))
+    if rank is not None:
+        attributes[RANK] = rank

@@ -1,0 +1,98 @@
+"""Which rank a worker of Ray is, whose lines begin with the number of its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracecore.diagnose.offline import diagnose
+
+LISTED = """\
+(TorchTrainer pid=3012, ip=10.0.7.4) Started distributed worker processes:
+(TorchTrainer pid=3012, ip=10.0.7.4) - (node_id=ab12, ip=10.0.7.4, pid=3390) world_rank=0, local_rank=0, node_rank=0
+(TorchTrainer pid=3012, ip=10.0.7.4) - (node_id=ab12, ip=10.0.7.4, pid=3391) world_rank=1, local_rank=1, node_rank=0
+(TorchTrainer pid=3012, ip=10.0.7.4) - (ip=10.0.7.5, pid=3390) world_rank=2, local_rank=0, node_rank=1
+"""
+STEP = "({0}) epoch=0 step=120 loss=0.712\n"
+RAISED = """\
+({0}) Traceback (most recent call last):
+({0})   File "/app/train.py", line 88, in train_loop
+({0})     labels = batch["labels"]
+({0}) KeyError: 'labels'
+"""
+
+
+def suspected(folder: Path, **logs: str) -> tuple[int, ...]:
+    for name, text in logs.items():
+        (folder / f"{name}.log").write_text(text)
+    (incident,) = diagnose([folder]).incidents
+    return tuple(incident.suspects.ranks)
+
+
+@pytest.mark.parametrize(
+    ("who", "ranks"),
+    [
+        ("RayTrainWorker pid=3391, ip=10.0.7.4", (1,)),
+        ("RayTrainWorker pid=3390, ip=10.0.7.5", (2,)),
+        ("RayTrainWorker pid=3391", (1,)),
+        ("RayTrainWorker pid=3390", ()),
+        ("RayTrainWorker pid=3390, ip=10.0.7.6", ()),
+        ("SplitCoordinator pid=4000", ()),
+    ],
+)
+def test_the_controller_lists_its_workers(tmp_path: Path, who: str, ranks: tuple[int, ...]) -> None:
+    step = STEP.format("RayTrainWorker pid=3390, ip=10.0.7.4")
+    assert suspected(tmp_path, driver=LISTED + step + RAISED.format(who)) == ranks
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[world_rank=3, local_rank=1, node_rank=1] building the model",
+        "[rank: 3] actor loaded",
+        "[Rank 3] actor loaded",
+        "[rank-3]: actor loaded",
+        "Setting up process group for: env:// [rank=3, world_size=4]",
+        "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8",
+    ],
+)
+def test_a_worker_says_its_rank(tmp_path: Path, said: str) -> None:
+    who = "WorkerDict pid=771"
+    assert suspected(tmp_path, driver=f"({who}) {said}\n" + RAISED.format(who)) == (3,)
+
+
+@pytest.mark.parametrize("said", ["waits for [rank 3]", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"])
+def test_other_ranks_are_not_its_own(tmp_path: Path, said: str) -> None:
+    who = "WorkerDict pid=771"
+    assert suspected(tmp_path, driver=f"({who}) {said.format(who)}\n" + RAISED.format(who)) == ()
+
+
+def test_the_driver_names_the_process_of_the_innermost_call(tmp_path: Path) -> None:
+    driver = """\
+Traceback (most recent call last):
+  File "/verl/trainer/main_ppo.py", line 31, in main
+    run_ppo(config)
+ray.exceptions.RayTaskError(ValueError): ray::TaskRunner.run() (pid=9001, ip=172.17.0.2, actor_id=01)
+  File "/verl/single_controller/ray/base.py", line 42, in func
+    output = ray.get(output)
+ray.exceptions.RayTaskError(ValueError): ray::WorkerDict.update_actor() (pid=9124, ip=172.17.0.2, actor_id=0b)
+  File "/verl/workers/fsdp_workers.py", line 520, in update_actor
+    metrics = self.actor.update_policy(data=data)
+ValueError: too many values to unpack
+"""
+    workers = "(WorkerDict pid=9121) [Rank 0] init\n(WorkerDict pid=9124) [Rank 3] init\n"
+    assert suspected(tmp_path, driver=driver, workers=workers) == (3,)
+
+
+def test_a_worker_that_was_killed_for_memory_has_its_rank(tmp_path: Path) -> None:
+    killed = """\
+Traceback (most recent call last):
+  File "event_manager.py", line 110, in resolve_future
+    result = ray.get(future)
+ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
+Memory on the node (IP: 10.0.7.4, ID: ab12f0c3) where the task (actor ID: 77aa, name=RayTrainWorker.__init__, \
+pid=3391, memory used=121.40GB) was running was 244.11GB / 256.00GB (0.953), which exceeds the memory usage \
+threshold of 0.95.
+"""
+    assert suspected(tmp_path, driver=LISTED + killed) == (1,)
