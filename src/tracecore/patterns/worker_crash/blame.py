@@ -154,7 +154,7 @@ class Scene(Aftermath):
         if isinstance(fact, FatalSignal):
             return self._died(fact, fact.signal)
         if isinstance(fact, ExitStatus):
-            return self._died(fact, fact.signal) or self._left_alone(fact)
+            return self._died(fact, fact.signal) or self._left_alone(fact) or fact is self._left_early
         if isinstance(fact, ContainerTerminated):
             return bool(fact.exit_code) and self._died(fact, signal_name(fact.exit_code or 0))
         if isinstance(fact, LauncherFailure):
@@ -260,6 +260,20 @@ class Scene(Aftermath):
             return heard and self._other_ends(fact) <= {"aborted"}
         # A rank that says nothing may have been the first, or may have lost a peer that aborted.
         return self._unexplained[1 if heard else 0].first(fact.rank, *span) is None
+
+    @cached_property
+    def _left_early(self) -> ExitStatus | None:
+        """The one process that ended well, where each of the others ended badly and says that it lost a peer.
+
+        A run of which somebody says that it is complete, or that was told to end, was left by nobody.
+        """
+        well = [status for status in self.statuses if status.exit_code == 0]
+        others = [status for status in self.statuses if status.exit_code != 0]
+        if len(well) != 1 or not others or well[0].rank is None or self.launchers or self.stops or self.facts.done:
+            return None
+        if self._complained(well[0].rank, well[0]) or not self._heard(well[0].rank, well[0]):
+            return None
+        return well[0] if all(self._lost_peer(other, other.rank) for other in others) else None
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
         """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""

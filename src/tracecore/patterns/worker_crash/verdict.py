@@ -11,6 +11,7 @@ from tracecore.facts.process import (
     UNFINISHED,
     CudaError,
     ExceptionRaised,
+    ExitStatus,
     LauncherFailure,
     LoaderError,
     signal_name,
@@ -88,7 +89,14 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def crash(self) -> str:
+        if self.left:
+            return "left"
         return "signal" if self.signal or self.gone else "exception"
+
+    @property
+    def left(self) -> bool:
+        """It ended well, and before the others."""
+        return isinstance(self.failure, ExitStatus) and self.failure.exit_code == 0
 
     @property
     def exception(self) -> tuple[str, str] | None:
@@ -151,6 +159,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return f"{self.who}{on} died of {self.signal}{then}"
         if self.gone:
             return f"{self.who}{on} is gone, and nothing here says of what it died{then}"
+        if self.left:
+            return f"{self.who}{on} ended with status 0 before the others{then}"
         if self.exception is None:
             return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
         kind, message = self.exception
@@ -193,6 +203,12 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                     f"Read the end of {logs}: what it printed last, or that it just stops. Then look for who ended it: "
                     f"the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), a crash of the machine, or "
                     f"the scheduler (preempted, evicted). {again}"
+                )
+            if self.left:
+                return (
+                    f"Read the end of {logs}: why did it leave before the others? Most often it stops early by a "
+                    f"condition of its own, has less data than the others, or returns or exits on one rank only. All "
+                    f"ranks have to leave after the same collective."
                 )
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""
