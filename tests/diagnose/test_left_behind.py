@@ -342,9 +342,9 @@ TypeError: no pickle
     assert found["headline"].startswith("Rank 2 raised TypeError: no pickle")
 
 
-def test_who_ended_well_and_left_the_others_is_looked_at(tmp_path: Path) -> None:
+def test_who_ended_well_and_left_the_others_is_the_cause(tmp_path: Path) -> None:
     closed = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:42416\n"
     logs = {f"rank{r}__log": STEPS.format(r) + (f"[rank{r}]: {closed}" if r else "") for r in range(3)}
     found = first(tmp_path, exit_codes__json='{"0": 0, "1": 1, "2": 1}', **logs)
-    assert found["suspects"]["ranks"] == [0]
-    assert "ended before them, with status 0" in found["headline"]
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [0])
+    assert found["headline"] == "Rank 0 ended with status 0 before the others; 2 other ranks followed"

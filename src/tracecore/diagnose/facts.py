@@ -93,8 +93,8 @@ def facts_of(
         stamp(record)
         attributes = record["log"]["attributes"]
         if not TRIGGERS.isdisjoint(attributes):
-            if stream.processes:
-                name_rank(attributes, stream.processes)
+            if stream.processes or stream.machine_ranks:
+                name_rank(attributes, stream)
             yield from project(record, redact=redact)
     # What is known of kinds of lines is shared by all streams.
     counters.kinds_refused += _refused(selector) - refused

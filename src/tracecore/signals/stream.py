@@ -43,6 +43,7 @@ class Stream(msgspec.Struct, kw_only=True):
         wrapping: which of `logs.dialects.WRAPPINGS` stands before every line.
         containers: the rank of each of compose's containers, where their names tell.
         processes: the rank of each process that its lines name by machine and number, where other lines tell.
+        machine_ranks: the ranks of the machine whose log it is, by local rank, where a launcher lists them.
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
@@ -58,6 +59,7 @@ class Stream(msgspec.Struct, kw_only=True):
     wrapping: str = ""
     containers: dict[str, int] = msgspec.field(default_factory=dict)
     processes: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
+    machine_ranks: tuple[int, ...] = ()
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None

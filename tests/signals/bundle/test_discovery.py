@@ -310,6 +310,7 @@ def test_local_ranks_are_global_on_one_node_only(tmp_path: Path) -> None:
         ("b/slurm-123_4.out", {"gen_ai.training.job_id": "123_4"}),
         ("b/node-7/dmesg.txt", {"host.name": "node-7"}),
         ("b/dmesg-node7.txt", {"host.name": "node7"}),
+        ("b/dcgmi-diag-dgx-b12.txt", {"host.name": "dgx-b12"}),
         ("b/gpu-a17.dmesg", {"host.name": "gpu-a17"}),
         ("b/out.log", {}),
         ("b/frank1.log", {}),

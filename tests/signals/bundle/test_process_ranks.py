@@ -96,3 +96,32 @@ pid=3391, memory used=121.40GB) was running was 244.11GB / 256.00GB (0.953), whi
 threshold of 0.95.
 """
     assert suspected(tmp_path, driver=LISTED + killed) == (1,)
+
+
+AGENT = """\
+I0301 10:00:01.0 1 torch/distributed/elastic/agent/server/api.py:525]   local_ranks=[0, 1, 2, 3]
+I0301 10:00:01.0 1 torch/distributed/elastic/agent/server/api.py:525]   global_ranks=[{0}]
+"""
+FAILED = """\
+Traceback (most recent call last):
+  File "/app/train.py", line 41, in loop
+    out = model(x)
+IndexError: index out of range in self
+E0301 10:00:31.0 1 torch/distributed/elastic/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 102) of binary: python
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks"),
+    [
+        (AGENT.format("8, 9, 10, 11"), (11,)),
+        (AGENT.format("0, 1, 2, 3"), (3,)),
+    ],
+)
+def test_torchrun_lists_the_ranks_of_its_machine(tmp_path: Path, told: str, ranks: tuple[int, ...]) -> None:
+    assert suspected(tmp_path, agent=told + FAILED) == ranks
+
+
+def test_lines_of_a_local_rank_have_the_rank_of_its_machine(tmp_path: Path) -> None:
+    raised = "".join(f"[default2]:{line}\n" for line in FAILED.splitlines()[:4])
+    assert suspected(tmp_path, agent=AGENT.format("8, 9, 10, 11") + raised) == (10,)

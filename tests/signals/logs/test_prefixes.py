@@ -20,6 +20,8 @@ from tracecore.signals.logs.dialects import announced, plain
         (b"[rank7]: step 4", 7, b"step 4"),
         (b"[12:47:09] step 4", None, b"[12:47:09] step 4"),
         (b"[12] step 4", None, b"[12] step 4"),
+        (b"(DTensorPolicyWorker[rank=3] pid=2323, ip=10.0.0.4) step 4", 3, b"step 4"),
+        (b"(WorkerDict pid=2323) step 4", None, b"step 4"),
     ],
 )
 def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: bytes) -> None:
@@ -36,6 +38,8 @@ def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: 
         (b"09:15:49.002 [r2] CRITICAL uncaught exception", 2),
         (b"2026-02-02 10:00:09 rank:3 ERROR training failed", 3),
         (b"2026-02-02 10:00:03,000 | ERROR | rank=7 | Uncaught exception", 7),
+        (b"[2026-10-03 04:12:00][Rank 3][ERROR] exception in the loop", 3),
+        (b"[2026-10-03 04:12:00][Rank 3][INFO] done", None),
         (b"[NeMo E 2025-05-05 01:01:01 nemo_logging:417 rank:9] uncaught", 9),
         (b"[NeMo I 2025-05-05 01:01:01 nemo_logging:417 rank:9] done", None),
         (b"2026-02-02 10:00:09 ERROR no answer from rank=3 any more", None),

@@ -315,7 +315,7 @@ class GpuFault(Pattern[Config]):
 
 
 def _named(chain: Sequence[Fact]) -> Fact | None:
-    """Return the report that names the rank of a program's error, where the first does not and no two ranks are named."""
+    """Return the report that names the rank of a program's error, where the first does not and one rank is named."""
     if chain[0].rank is not None:
         return None
     named = [fact for fact in chain if fact.rank is not None]

@@ -265,13 +265,16 @@ class Scene(Aftermath):
     def _left_early(self) -> ExitStatus | None:
         """The one process that ended well, where each of the others ended badly and says that it lost a peer.
 
-        A run of which somebody says that it is complete, or that was told to end, was left by nobody.
+        A run of which somebody says that it is complete, or that was told to end, was left by nobody. Where some waited
+        for it until a watchdog said so, they hang.
         """
         well = [status for status in self.statuses if status.exit_code == 0]
         others = [status for status in self.statuses if status.exit_code != 0]
         if len(well) != 1 or not others or well[0].rank is None or self.launchers or self.stops or self.facts.done:
             return None
         if self._complained(well[0].rank, well[0]) or not self._heard(well[0].rank, well[0]):
+            return None
+        if self._some_waited(well[0]):
             return None
         return well[0] if all(self._lost_peer(other, other.rank) for other in others) else None
 

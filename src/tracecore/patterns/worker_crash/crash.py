@@ -136,6 +136,8 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
         first = thrown
     if everybody:
         return Crash(facts[0], first, None, frozenset(), everybody=True)
+    if rank is None and (alone := _reported_alone(first, facts, failures)) is not None:
+        return Crash(facts[0], first, alone, frozenset({alone}))
     listed = {one for fact in facts if isinstance(fact, LauncherFailure) for one in fact.failed}
     if rank is None and listed:
         return Crash(facts[0], first, None, frozenset(listed))
@@ -152,6 +154,20 @@ def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFai
     if first is None:
         return []
     return [first, *(fact for fact in raised if fact is not first and _alike(fact, first) and failures.own(fact))]
+
+
+def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> int | None:
+    """Return the only rank that a launcher saw end with the status of an exception, where one exception was printed."""
+    if not isinstance(first, ExceptionRaised) or first.count > 1:
+        return None
+    others = [fact for fact in facts if isinstance(fact, ExceptionRaised) and fact is not first and failures.own(fact)]
+    reports = [fact for fact in facts if isinstance(fact, LauncherFailure)]
+    ranks = {report.rank for report in reports if report.exit_code == 1}
+    # A local rank may be of any machine, and a task of the scheduler that starts others is a machine.
+    local = any(report.rank is None and report.local_rank is not None for report in reports)
+    if others or len(ranks) != 1 or local:
+        return None
+    return ranks.pop()
 
 
 def _thrown(end: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | None:

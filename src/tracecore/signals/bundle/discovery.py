@@ -440,6 +440,8 @@ class _Search:
             self.processes[path] = known
         if found.layer == "stdout":
             self.told_ranks += process_ranks.said(head, tail)
+            stream.machine_ranks = process_ranks.of_machine(head, tail)
+            stream.single_node = stream.machine_ranks[:1] in ((), (0,))
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)

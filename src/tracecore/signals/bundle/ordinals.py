@@ -30,12 +30,13 @@ _IN_A_ROW = re2.compile(r"^(.*?)[-_.]?(\d{1,5})\.(?:out|err|log|txt)$")
 #: Words of launchers that start several processes side by side.
 _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
-    rb"|Setting OMP_NUM_THREADS|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
+    rb"|Setting OMP_NUM_THREADS|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)"
+    rb"|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
 )
 #: Such a launcher says that it has started several.
 _STARTED = re2.compile(
     rb"Setting OMP_NUM_THREADS environment variable for each process|failed \(exitcode: -?\d+\) local_rank: [1-9]"
-    rb"|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)"
+    rb"|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)|\blocal_ranks=\[0, 1"
 )
 #: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
 _PREFIX = re2.compile(rb"\[(?:[Rr]ank[ :=]{0,2}|r)(\d{1,7})\]")
@@ -190,7 +191,12 @@ def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Process
     pods = {(place.before, place.number) for place, _ in members}
     for _, stream in members:
         named = said[stream.path].ranks
-        if said[stream.path].own is None and named and not _is_pod(stream) and stream.resource.get(RANK, -1) not in named:
+        if (
+            said[stream.path].own is None
+            and named
+            and not _is_pod(stream)
+            and stream.resource.get(RANK, -1) not in named
+        ):
             # What the lines say of themselves wins over the name.
             stream.resource.pop(RANK, None)
             if len(named) == 1 and not said[stream.path].launched:
@@ -211,7 +217,12 @@ def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Process
             return  # dates, parts, tasks of an array
     for place, stream in members:
         known, rank = said[stream.path], ranks[place.before, place.number]
-        if known.launched or not known.ranks <= {rank} or known.own not in (None, rank) or known.world not in (None, len(pods)):
+        if (
+            known.launched
+            or not known.ranks <= {rank}
+            or known.own not in (None, rank)
+            or known.world not in (None, len(pods))
+        ):
             return
     for place, stream in members:
         rank = ranks[place.before, place.number]

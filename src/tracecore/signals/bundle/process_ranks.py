@@ -1,10 +1,12 @@
-"""Ranks of processes that a log knows by their numbers: Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each
-line of a worker, and some lines say which rank that worker is.
+"""Ranks of processes that a log knows by other numbers.
+
+Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each line of a worker, and some lines say which rank that
+worker is. torchrun speaks of local ranks, and says once which ranks those of its machine are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import re2
@@ -24,6 +26,8 @@ _OWN = re2.compile(
 )
 
 
+#: The ranks of a machine, as torchrun's agent prints them after the rendezvous.
+_OF_MACHINE = re2.compile(rb"\bglobal_ranks=\[(\d[\d, ]{0,900})\]")
 #: Ray gives the address only of machines other than the driver's.
 _ELSEWHERE = re2.compile(rb"(?m)^\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
 #: The address of a machine ("" where a line does not give it, `ANY` where there is one machine), and the number of a
@@ -46,6 +50,14 @@ def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
     return found
 
 
+def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
+    """Return the ranks of the machine that this log is of, by local rank; () where they are not told, or changed."""
+    if b"global_ranks=[" not in head and b"global_ranks=[" not in tail:
+        return ()
+    told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
+    return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+
+
 def settle(streams: Iterable[Stream], told: Iterable[tuple[Process, int]]) -> None:
     """Give the logs of a bundle the ranks of its processes; a process that has two ranks, or whose number is used on
     two machines, has none where the line does not tell them apart.
@@ -61,9 +73,13 @@ def settle(streams: Iterable[Stream], told: Iterable[tuple[Process, int]]) -> No
                 stream.processes = certain
 
 
-def name_rank(attributes: Attributes, ranks: Mapping[Process, int]) -> None:
-    """Give a record the rank of the process that it is about, where that is known."""
-    pid = attributes.get("process.pid")
+def name_rank(attributes: Attributes, stream: Stream) -> None:
+    """Give a record the rank of the process that it is about, where the log tells it."""
+    for name in (RANK, "tracecore.launcher.rank"):
+        local = attributes.get(name.replace(".rank", ".local_rank"))
+        if type(local) is int and name not in attributes and local < len(stream.machine_ranks):
+            attributes[name] = stream.machine_ranks[local]
+    ranks, pid = stream.processes, attributes.get("process.pid")
     if type(pid) is not int or RANK in attributes:
         return
     ip = attributes.get("network.local.address") or attributes.get("tracecore.launcher.host") or ""

@@ -55,7 +55,7 @@ _PREFIX = re.compile(
     rb"^(?:\[rank(\d{1,7})\]: ?"  # PyTorch's except hook and logging
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
     rb"|\[(?:\d+,)?(?:mpirank:)?(\d{1,7})(?:,[\w.-]{1,80})?\]<std(?:out|err|diag)>: ?"  # mpirun, Horovod, SageMaker
-    rb"|\([\w.:<>-]{1,80} (?:pid=(\d+))(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray
+    rb"|\([\w.:<>-]{1,80}(?:\[rank=(\d{1,7})\])? pid=(\d+)(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray, with NeMo-RL's rank
     rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
 )
 #: More processes than any job has.
@@ -63,9 +63,10 @@ MAX_RANK = 10_000_000
 TRACEBACK = b"Traceback (most recent call last)"
 _ANNOUNCED = re2.compile(
     rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
-    # A field of a logger, before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[NeMo E … rank:9]`.
+    # A field of a logger, before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[Rank 3][ERROR]`.
     rb"|^[\d.,:/ T|Z+-]{0,40}\[?(?:[Gg]lobal[_ ])?[Rr](?:ank)?[ :=]?(\d{1,6})[\]| :]{1,3}(?:ERROR|CRITICAL|FATAL)\b"
     rb"|\b(?:ERROR|CRITICAL|FATAL) *\| *[Rr]ank[ :=]{1,2}(\d{1,6}) *\|"
+    rb"|^\[[^\]]{1,40}\] ?\[[Rr]ank[ :=]{0,2}(\d{1,6})\] ?\[(?:ERROR|CRITICAL|FATAL)\]"
     rb"|^\[NeMo E [^\]]{0,80} rank:(\d{1,6})\]"
     rb"|^-+Begin global rank (\d{1,6}) STD(?:OUT|ERR)-+$"  # Composer, at its end
     rb"|^-- Process (\d{1,6}) terminated with the following error:$"  # torch.multiprocessing.spawn
@@ -181,11 +182,11 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
         match = _PREFIX.match(text)
         if match is None:
             return
-        rank, local, mpi, pid, ip, pod, container = match.groups()
+        rank, local, mpi, actor, pid, ip, pod, container = match.groups()
         attributes: Attributes = line.attributes or {}
-        if rank is not None or mpi is not None:
-            line.rank = int(rank or mpi)
-        elif local is not None:
+        if (own := rank or mpi or actor) is not None:
+            line.rank = int(own)
+        if local is not None:
             attributes["gen_ai.training.local_rank"] = int(local)
             if single_node and line.rank is None:
                 line.rank = int(local)
