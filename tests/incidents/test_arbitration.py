@@ -45,6 +45,16 @@ def test_a_crash_explains_the_hang_of_those_that_waited_for_it() -> None:
     assert incident.suspects.ranks == (3,)
 
 
+@pytest.mark.parametrize(("one", "other"), [(10, 10.0), (10.0, 10)])
+def test_of_two_alike_the_one_that_names_its_machine_is_first(one: float, other: float) -> None:
+    """Whichever id is the smaller: a fabric manager tells of its switch what the kernel tells with the node."""
+    known = verdict("gpu_fault", one, seen(10, node="dgx-08"))
+    nameless = verdict("gpu_fault", other, seen(10, path="fabricmanager.log"))
+    (incident, *_) = judge([nameless, known], FAILED).incidents
+    assert incident.root is not None
+    assert incident.root.id == known.id
+
+
 def test_a_rank_killed_after_the_others_had_given_up_is_not_why_they_hung() -> None:
     hang = verdict("nccl_hang", 5, watchdog(40, 0), watchdog(40, 1), ranks=[3], hanging_ranks=[0, 1, 2])
     crash = verdict("worker_crash", 90, seen(90, rank=3), ranks=[3], tracecore__process__signal="SIGKILL")

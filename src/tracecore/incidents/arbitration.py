@@ -427,18 +427,21 @@ def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
-    """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order."""
+    """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order.
+
+    Of one pattern at one time the verdict comes first that names its machine: programs of it may tell the same without.
+    """
     timed = all(t.timed for t in touches)
     order = {name: place for place, name in enumerate(ORDER)}
     earliest = min((t.first for t in touches if t.timed and t.verdict.role == "cause"), default=None)
 
-    def key(t: Footprint) -> tuple[int, int, int, int, str]:
+    def key(t: Footprint) -> tuple[int, int, int, int, bool, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
         # A verdict older than every cause cannot follow from one: a hang before a crash, a stop before a failure.
         if role and t.timed and t.name not in CONDITIONS and earliest is not None:
             role = 0 if t.first + rule_conditions.SLACK < earliest else role
-        return role, t.first if timed else 0, place, t.first, t.id
+        return role, t.first if timed else 0, place, t.first, not t.nodes, t.id
 
     return sorted(touches, key=key)
 
