@@ -93,7 +93,9 @@ def test_other_files_in_a_row_are_no_ranks(files: dict[str, str], tmp_path: Path
     ("name", "text", "rank"),
     [
         ("host-a.log", "process_index: 2, process_count: 4\n", 2),
-        ("host-a.log", "process_index: 2\nprocess_index: 3\n", None),
+        ("host-a.log", "process_index: 2, process_count: 4\nprocess_index: 3, process_count: 4\n", None),
+        ("host-a.log", "jax.process_index() = 1\n", 1),
+        ("host-a.log", "AcceleratorState(num_processes=8, process_index=0)\n", None),
         ("trainer-worker-2.log", "PET_NPROC_PER_NODE=1\nRANK=3\n", 3),
         ("trainer-worker-2.log", "PET_NPROC_PER_NODE=8\nRANK=2\n", None),
         ("worker-2.log", "E1 torch/elastic] failed (exitcode: 1) local_rank: 5 (pid: 77) of binary: python\n", None),

@@ -40,9 +40,12 @@ _STARTED = re2.compile(
 )
 #: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
 _PREFIX = re2.compile(rb"\[(?:[Rr]ank[ :=]{0,2}|r)(\d{1,7})\]")
-#: A process says which it is: its environment, or JAX, where a process is a rank.
+#: A process says which it is: its environment, or JAX, where a process is a rank. Others print the index of the main
+#: process alone.
 _SELF = re2.compile(
-    rb"(?m)^(?:export |declare -x )?RANK=['\"]?(\d{1,7})\b|\bprocess_index(?:\(\))?[ =:]{1,3}(\d{1,7})\b"
+    rb"(?m)^(?:export |declare -x )?RANK=['\"]?(\d{1,7})\b"
+    rb"|\bprocess_index(?:\(\))?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}\bprocess_count\b"
+    rb"|\bjax\.process_index\(\)[ =:]{1,3}(\d{1,7})\b"
 )
 _REPORT = re2.compile(
     rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
@@ -86,7 +89,7 @@ def _own(ends: bytes) -> int | None:
     """Return the rank that the process of this file gives itself; None where it gives none, or several do."""
     if b"RANK=" not in ends and b"process_index" not in ends:
         return None
-    found = {int(match.group(1) or match.group(2)) for match in _SELF.finditer(ends)}
+    found = {int(next(filter(None, match.groups()))) for match in _SELF.finditer(ends)}
     return found.pop() if len(found) == 1 else None
 
 
