@@ -96,7 +96,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def left(self) -> bool:
         """It ended well, and before the others."""
-        return isinstance(self.failure, ExitStatus) and self.failure.exit_code == 0
+        return isinstance(self.failure, ExitStatus) and self.failure.exit_code == 0 and self.exit_code is None
 
     @property
     def exception(self) -> tuple[str, str] | None:
