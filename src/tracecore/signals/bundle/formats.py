@@ -102,7 +102,7 @@ def _are_rows(row: re2._Regexp, first: bytes, start: bytes) -> bool:
 
 
 class NameSign(msgspec.Struct, frozen=True, kw_only=True):
-    """How a file of one format is called: it begins and ends like one of these."""
+    """The name of a file of one format: it begins and ends like one of these."""
 
     format: str
     begins: tuple[str, ...] = ("",)
@@ -113,7 +113,7 @@ class NameSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells that a plain text is of another layer than a program's output: its name or something in it."""
+    """A sign that a plain text is of another layer than a program's output: its name or something in it."""
 
     layer: str
     begins: tuple[str, ...] = ()
