@@ -10,6 +10,7 @@ import pytest
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
+from tracecore.facts.memory import CudaOom
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExitStatus, FatalSignal
 from tracecore.facts.training import Progress
@@ -189,6 +190,31 @@ def test_a_port_that_failed_long_before_the_last_step_was_not_needed(
     facts, own = changes.get("facts", [seen(10)]), changes.get("fields", {"port_errors": 1})
     flap = touch(*facts, name=changes.get("name", "ib_link_flap"), **own)
     assert parts._recovered(flap, None if given is None else attempt(**given)) == recovered
+
+
+def out_of_memory(at: float, path: str = "w.log", **fields: Any) -> CudaOom:
+    return CudaOom(time=T0 + int(at * SECOND), source=place(path, 3), tried_bytes=1 << 30, **fields)
+
+
+@pytest.mark.parametrize(
+    ("failed", "given", "recovered"),
+    [
+        (out_of_memory(10), {"last_steps": {-1: step(71, "w.log", 9)}}, True),
+        (out_of_memory(10), {"last_steps": {-1: step(70, "w.log", 9)}}, False),
+        (out_of_memory(10), {"last_steps": {-1: step(99, "x.log", 9)}}, False),
+        (out_of_memory(10), {"last_steps": {0: step(99, "w.log", 9)}}, False),
+        (out_of_memory(10, rank=2), {"last_steps": {2: step(99, "w.log", 9)}}, True),
+        (out_of_memory(10, rank=2), {"last_steps": {1: step(99, "w.log", 9)}}, False),
+        (out_of_memory(10), {"last_steps": {}}, False),
+        (out_of_memory(10), {"last_steps": {-1: step(99, "w.log", 9)}, "timed": False}, False),
+        (out_of_memory(10, approximate=True), {"last_steps": {-1: step(99, "w.log", 9)}}, False),
+        (out_of_memory(10), None, False),
+    ],
+)  # fmt: skip
+def test_a_process_that_makes_steps_long_after_it_had_no_memory_went_on(
+    failed: CudaOom, given: dict[str, Any] | None, recovered: bool
+) -> None:
+    assert parts._recovered(touch(failed, name="cuda_oom"), None if given is None else attempt(**given)) == recovered
 
 
 def told(at: float, reporter: str | None = "ray", line: int = 5, **fields: Any) -> WatchdogReport:

@@ -15,7 +15,7 @@ import msgspec
 from tracecore.facts import collective
 from tracecore.facts.gpu import GpuCondition
 from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
-from tracecore.facts.memory import MemoryKillReport
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
@@ -358,10 +358,23 @@ def _is_of_node(fact: Fact) -> bool:
 
 
 def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
-    """Whether steps were made long after a port is said to have failed: NCCL went on over it, or over another."""
-    if t.name != "ib_link_flap" or "port_errors" not in t.fields or attempt is None:
+    """Whether steps were made long after something that a run can overcome.
+
+    A port is said to have failed, and NCCL went on over it, or over another. A process was out of GPU memory, and went
+    on with a smaller batch.
+    """
+    if attempt is None or not (t.timed and attempt.timed):
         return False
-    return t.timed and attempt.timed and attempt.progress > t.first + WENT_ON
+    if t.name == "ib_link_flap" and "port_errors" in t.fields:
+        return attempt.progress > t.first + WENT_ON
+    if t.name != "cuda_oom":
+        return False
+    failed = [fact for fact in t.evidence if isinstance(fact, CudaOom | CudaOomUnmeasured)]
+    last = [(fact, attempt.last_steps.get(-1 if fact.rank is None else fact.rank)) for fact in failed]
+    return bool(last) and all(
+        step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
+        for fact, step in last
+    )
 
 
 def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:

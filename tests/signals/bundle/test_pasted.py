@@ -59,6 +59,14 @@ def test_a_table_below_its_command_is_read_as_one(tmp_path: Path) -> None:
     ]
 
 
+def test_each_table_of_several_commands_is_read(tmp_path: Path) -> None:
+    pods = "NAME   READY   STATUS   RESTARTS   AGE   IP   NODE\np-0   1/1   Running   0   1h   10.0.0.1   node-4\n"
+    assert _streams(tmp_path, f"$ kubectl get pods -o wide\n{pods}$ kubectl get nodes\n{NODES}") == [
+        ("kubernetes_pods", "kubernetes"),
+        ("kubernetes_nodes", "kubernetes"),
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -213,7 +213,7 @@ class Scene(Aftermath):
             return False
         if alone:
             return True
-        if signal in ABORT and rank is None and isinstance(fact, FatalSignal) and self._some_waited(fact):
+        if signal in ABORT and rank is None and not isinstance(fact, ExitStatus) and self._some_waited(fact):
             return False  # the watchdog of one that waited ends it, whoever's line this is
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             # Why it aborted is in its output, which nobody has seen.

@@ -35,7 +35,7 @@ from tracecore.signals.bundle.opening import (
     stem,
     walk,
 )
-from tracecore.signals.bundle.recognition import holds_work, is_node_agent, recognise
+from tracecore.signals.bundle.recognition import Recognised, holds_work, is_node_agent, recognise
 from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
@@ -450,11 +450,13 @@ class _Search:
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
-            self._add_pasted(stream, head)
+            self._add_pasted(stream, pasted.parts(head))
+        elif complete and found.format != "text":
+            self._add_pasted(stream, pasted.tables(head, first=1))
 
-    def _add_pasted(self, around: Stream, text: bytes) -> None:
-        """Add what other programs say in a text."""
-        for found, part in pasted.parts(text):
+    def _add_pasted(self, around: Stream, parts: Iterable[tuple[Recognised, bytes]]) -> None:
+        """Add what other programs say in a file."""
+        for found, part in parts:
             stream = Stream(
                 path=around.path,
                 format=found.format,

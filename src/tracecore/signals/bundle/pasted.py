@@ -32,11 +32,7 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
     Args:
         text: the whole file.
     """
-    borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
-    for begin, end in pairwise(borders):
-        found = recognise(text[begin:end], b"", "", True)
-        if found.format not in ("", "text", "dmesg", "syslog"):
-            yield found, _blank(text[:begin]) + text[begin:end]
+    yield from tables(text)
     lines = [match.group() for match in _LINE.finditer(text)]
     kinds = [_system(line) for line in lines]
     work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
@@ -48,6 +44,15 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
         if kind in kinds:
             shown = (line if kind == its else _blank(line) for line, its in zip(lines, kinds, strict=True))
             yield Recognised(kind, FORMATS.layers[kind]), b"".join(shown)
+
+
+def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
+    """The output of commands, each below its command, from the given one on."""
+    borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
+    for begin, end in pairwise(borders[first:]):
+        found = recognise(text[begin:end], b"", "", True)
+        if found.format not in ("", "text", "dmesg", "syslog"):
+            yield found, _blank(text[:begin]) + text[begin:end]
 
 
 def _system(line: bytes) -> str:
