@@ -32,6 +32,12 @@ MASK = Mask(["loss", "step", "batch", "rank", "epoch", "e", "checkpoint"])
 
 #: Pieces of which lines are made that hold what each function looks for, whole and cut short.
 PIECES = [
+    b"\\xd3",
+    b"]g5|",
+    b"\\x81",
+    b"'",
+    b'"',
+    b"\\x4",
     *(b"\n", b"\r", b"\r\n", b"\0", b"\xff", b"\x1b", b"\\", b" ", b"_", b"=", b"nan", b"inf", b"-inf", b"e", b"E+0"),
     *(b"\x1b[31m", b"\x1b[", b"\x1b[38;5;4 q", b"\x1b]0;title\x07", b"\x1b]8;;\x1b\\", b"\x1b]" + b"t" * 201 + b"\x07"),
     *(b"\\n", b'\\"', b"\\\\", b"\\u001b[0m", b"\\u0000", b"\\u000a", b"\\u00e9", b"\\u00", b"\\ud83d", b"\\x", b"\\/"),

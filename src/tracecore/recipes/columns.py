@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -26,6 +27,11 @@ _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(64 - 18)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+#: What stands among bytes that a program printed as text, with those: `b'\xd3]g5|\x81'`.
+_IN_BYTES: Final = re.compile(
+    rb"(?:[0-9A-Za-z]+[^0-9A-Za-z\s'\"\\]{0,2})?\\x[0-9A-Fa-f]{2}[0-9A-Za-z]*"
+    rb"(?:[^0-9A-Za-z\s'\"\\]{0,2}(?:\\x[0-9A-Fa-f]{2}[0-9A-Za-z]*|[0-9A-Za-z]+))*"
+)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
@@ -84,7 +90,7 @@ class Lines:
 class Mask:
     """Hides what differs from line to line and means nothing: words that no recipe names, and identifiers.
 
-    Escapes and characters that are not ASCII are such words, too.
+    Escapes, what stands among escaped bytes, and characters that are not ASCII are such words, too.
 
     Args:
         words: those that recipes name, in small letters.
@@ -132,6 +138,8 @@ class Mask:
         token = np.cumsum(~touching)
         escapes = np.flatnonzero((said > 0) & ~touching & (array[begin - 1] == ord("\\")) & (begin > 0))
         hidden |= np.isin(token, token[escapes])
+        for match in _IN_BYTES.finditer(text):
+            hidden |= (begin < match.end()) & (begin + size > match.start()) & (said > 0)
         # `HIDDEN` has all bits.
         out = array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)
         out[array >= 128] = HIDDEN[0]

@@ -271,11 +271,29 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
     return done;
 }
 
-/* A text in which words that are not named, identifiers, escapes and what is not ASCII are 0xff: see `columns.Mask`. Returns the size. */
+/* What may stand between two pieces of bytes that a program printed as text: `\\xd3]g5|\\x81`. */
+static int separates(byte c) {
+    return !is_digit(c) && !is_letter(c) && c != ' ' && (c < 9 || c > 13) && c != '\'' && c != '"' && c != '\\';
+}
+
+static int is_escaped_byte(const byte *text, number at, number size) {
+    return size - at > 3 && text[at] == '\\' && text[at + 1] == 'x' && hexadecimal(text[at + 2]) >= 0 &&
+           hexadecimal(text[at + 3]) >= 0;
+}
+
+/* Whether an escaped byte follows at once, or behind two separators. */
+static int is_before_byte(const byte *text, number at, number size) {
+    for (number last = at + 2; at < last && at < size && separates(text[at]); at++) continue;
+    return is_escaped_byte(text, at, size);
+}
+
+/* A text in which words that are not named, identifiers, escapes, what stands among escaped bytes, and what is not ASCII are
+   0xff: see `columns.Mask`. Returns the size. */
 number masked(const byte *text, number size, const byte *named, int bits, byte *out, number room) {
     if (room < size) return -1;
     memcpy(out, text, (size_t)size);
     int after_named = 0; /* the token before ended with a word that is named */
+    number bytes_end = -3; /* where the last token among escaped bytes ended */
     for (number at = 0; at < size;) {
         if (!is_digit(text[at]) && !is_letter(text[at])) {
             out[at] |= text[at] < 0x80 ? 0 : 0xff;
@@ -306,9 +324,17 @@ number masked(const byte *text, number size, const byte *named, int bits, byte *
         }
         int hidden = runs == 1 ? is_letter(text[start]) && !after_named && at - start > 2
                                : !told && (runs > 3 || (!foreign && !exponent && at - start >= 6));
+        int in_bytes = start - bytes_end <= 2;
+        for (number between = bytes_end; in_bytes && between < start; between++) in_bytes = separates(text[between]);
+        in_bytes |= is_before_byte(text, at, size);
         if (start > 0 && text[start - 1] == '\\') { /* an escape */
+            in_bytes |= is_escaped_byte(text, start - 1, size);
             hidden = 1;
             start--;
+        }
+        if (in_bytes) {
+            hidden = 1;
+            bytes_end = at;
         }
         if (hidden) memset(out + start, 0xff, (size_t)(at - start));
     }
