@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore import recipes
+from tracecore.actions.plans import planned
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.ottl.planner.database import ScanDatabase, compiled
-from tracecore.ottl.planner.plan import Outline, Plan, outline
-from tracecore.ottl.planner.selection import Selector, line_search
-from tracecore.recipes import prepared
+from tracecore.ottl.planner.selection import Selector
 from tracecore.signals.bundle import archive, reading, recognition
 from tracecore.signals.logs.selector import ALWAYS
 from tracecore.signals.record import Attributes, Source
@@ -29,6 +26,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from tracecore.recipes.plan import LayerPlan
+    from tracecore.signals.logs.selector import Selector as LineSelector
     from tracecore.signals.record import LogSignal
 
 #: Of a longer text the end is read.
@@ -42,8 +41,9 @@ ALIKE: Final = 12
 LAYERS: Final = ("stdout", "kernel", "kubernetes")
 #: Characters of numbers and addresses: lines that differ in them only are alike.
 NUMBERS: Final = b"0123456789abcdefx"
-#: The recipes of progress lines.
+#: The recipes of progress lines, and those of bodies that are no text.
 PROGRESS: Final = "transform/progress"
+OBJECTS: Final = "transform/kubernetes_objects"
 NON_FINITE: Final = "tracecore.training.non_finite"
 #: A text so short is read line by line.
 SHORT: Final = 16 * 1024
@@ -126,8 +126,7 @@ def read_tail(text: str | bytes) -> Tail:
 def _gather(tail: Tail) -> None:
     plan = _events()
     # Every line of a short text is looked at: that takes less time than to make ready for a scan.
-    database = None if len(tail.data) <= SHORT else _database(plan)
-    for record in _unlike(tail, _records(tail.data, tail, database)):
+    for record in _unlike(tail, _records(tail.data, tail, None if len(tail.data) <= SHORT else plan)):
         plan.run(record)
         attributes = record["log"]["attributes"]
         if NON_FINITE in attributes:
@@ -180,10 +179,10 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
     if tail.format not in ("text", "cri", "docker"):
         return tail.finished
     plan = _progress()
-    database = None if len(tail.data) <= SHORT else _database(plan)
+    selector = None if len(tail.data) <= SHORT else plan.progress()
     found = list(tail.finished)
     for start, end, count in _windows(tail.data, sorted(set(places))):
-        for first, line in _picked(tail.data[start:end], database, count):
+        for first, line in _picked(tail.data[start:end], selector, count):
             for record in _records(line, tail, None):
                 plan.run(record)
                 found += (
@@ -195,13 +194,13 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
     return found
 
 
-def _picked(block: bytes, database: ScanDatabase | None, count: int) -> Iterator[tuple[int, bytes]]:
+def _picked(block: bytes, selector: LineSelector | None, count: int) -> Iterator[tuple[int, bytes]]:
     """Lines of a block that may tell of progress: the first so many, or the last where the number is negative."""
-    if database is None:
+    if selector is None:
         yield 0, block
         return
     starts: dict[int, int] = {}
-    for place in Selector(database)(block) or ():
+    for place in selector(block) or ():
         start = block.rfind(b"\n", 0, place) + 1
         if start not in starts:
             end = block.find(b"\n", place)
@@ -242,7 +241,8 @@ def _lines_before(data: bytes, place: int) -> int:
     return place + 1
 
 
-def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator[LogSignal]:
+def _records(data: bytes, tail: Tail, plan: LayerPlan | None) -> Iterator[LogSignal]:
+    """Records of a text: of all lines, or of those that a plan selects."""
     stream = Stream(
         path="tail",
         format=tail.format,
@@ -251,9 +251,7 @@ def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator
         size=len(data),
         wrapping=tail.wrapping,
     )
-    opaque = tail.format in ("dmesg", "syslog")
-    databases = [] if database is None else [database]
-    selector = Selector(*databases, escaped=tail.format == "docker", opaque=opaque)
+    selector = Selector() if plan is None else plan.every(stream)
     return reading.read(stream, _Thinned(selector), Clock(), Counters())
 
 
@@ -263,7 +261,7 @@ class _Thinned:
     Lines that may begin a block are all picked: what the blocks say is not in that line.
     """
 
-    def __init__(self, selector: Selector) -> None:
+    def __init__(self, selector: LineSelector) -> None:
         self._selector = selector
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
@@ -291,55 +289,12 @@ class _Thinned:
         return kept
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A plan as it is kept on disk: its statements and guards, and the compiled database."""
-
-    outline: Outline
-    text: bytes
+@cache
+def _events() -> LayerPlan:
+    """All recipes of text but those of progress lines."""
+    return planned(LAYERS, without=(PROGRESS, OBJECTS))
 
 
 @cache
-def _events() -> Plan:
-    """All recipes but those of progress lines."""
-    return _planned(LAYERS, progress=False)
-
-
-@cache
-def _progress() -> Plan:
-    return _planned(("stdout",), progress=True)
-
-
-def _planned(layers: Sequence[str], *, progress: bool) -> Plan:
-    """The plan of these layers' recipes, from disk where it is there: a start is not to parse and compile them all."""
-    files = [recipes.directory() / name for layer in layers for name in recipes.FILES[layer]]
-    name = prepared.key(f"tail {progress} {' '.join(layers)}".encode(), *(file.read_bytes() for file in files))
-    kept = prepared.load(name, _Kept)
-    if kept is None:
-        chosen = [p for layer in layers for p in recipes.load(layer) if (p.name == PROGRESS) == progress]
-        outlined = outline(processor.config() for processor in chosen)
-        searched, database = compiled(outlined.text, once=True)
-        kept = _Kept(msgspec.structs.replace(outlined, text=searched), database.dump())
-        prepared.store(name, kept)
-    return Plan(kept.outline, kept.text)
-
-
-@cache
-def _database(plan: Plan) -> ScanDatabase | None:
-    """Return what finds the lines that a plan's recipes know; None where that may be any."""
-    # Statements run only where their group is entered, so its guard is enough to find their lines. A group without
-    # any works on attributes that another one has stamped.
-    needed = {
-        number
-        for group in plan.outline.groups
-        for guard in ((group.guard,) if group.guard is not None else group.guards)
-        for number in guard or ()
-    }
-    patterns = [plan.outline.patterns[number] for number in sorted(needed)]
-    always = plan is _events()
-
-    def make() -> bytes:
-        searched, database = compiled(line_search(patterns, always=always), once=False)
-        return b"" if searched.open else database.dump()
-
-    dumped = prepared.keep(prepared.key(f"lines {always}".encode(), *(text.encode() for text in patterns)), make)
-    return ScanDatabase((), once=False, serialised=dumped) if dumped else None
+def _progress() -> LayerPlan:
+    return planned(("stdout",), only=(PROGRESS,))

@@ -196,6 +196,13 @@ class LayerPlan:
             self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
         return Selector(self._database("events", prepared.events), doubts=self._doubts)
 
+    def progress(self) -> LineSelector:
+        """A new selector for lines of progress alone; every line where they cannot be searched for."""
+        from tracecore.ottl.planner.selection import Selector
+
+        found = self._prepared.progress
+        return Selector() if found is None else Selector(self._database("progress", found))
+
     @property
     def event_patterns(self) -> tuple[str, ...]:
         """The guards that these are found by."""

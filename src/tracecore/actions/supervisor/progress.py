@@ -6,18 +6,20 @@ last lines say none, one scan over the rest looks for those that can. What is pr
 
 from __future__ import annotations
 
+import io
 import os
-from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tracecore import recipes
-from tracecore.ottl.planner.database import ScanDatabase, compiled, search
-from tracecore.ottl.planner.plan import Plan, outline
+from tracecore.actions.plans import planned
+from tracecore.signals.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from tracecore.recipes.plan import LayerPlan
+    from tracecore.signals.logs.selector import Selector
 
 #: So much of the output since the last look is looked at.
 MAX_BYTES: Final = 4 << 20
@@ -28,14 +30,14 @@ _MARKS: Final = ("gen_ai.training.step", "gen_ai.training.phase", "tracecore.tra
 
 
 @cache
-def _planned() -> tuple[Plan, ScanDatabase]:
-    wanted = [
-        processor.config()
-        for processor in recipes.load("stdout")
-        if any(mark in line.text for group in processor.groups for line in group.statements for mark in _MARKS)
-    ]
-    outlined = outline(wanted)
-    return Plan(outlined), compiled(search(outlined.patterns, lines=True), once=False)[1]
+def _plan() -> LayerPlan:
+    """The recipes that stamp how far a run is."""
+    return planned(("stdout",), naming=_MARKS)
+
+
+@cache
+def _selector() -> Selector:
+    return _plan().every(Stream(path="", format="text", layer="stdout", open=io.BytesIO))
 
 
 class Tracker:
@@ -89,14 +91,8 @@ class Tracker:
             if begin == 0:
                 return False
         # Of many the last ones; a line that says little is often followed by one that says more.
-        places: deque[int] = deque(maxlen=_CANDIDATES)
-        _planned()[1].scan(data[:rest], _collect, places)
-        seen = -1
-        for place in reversed(places):
+        for place in reversed((_selector()(data[:rest]) or ())[-_CANDIDATES:]):
             begin = data.rfind(b"\n", 0, place) + 1
-            if begin == seen:
-                continue
-            seen = begin
             end = data.find(b"\n", place)
             if self._reads(data[begin : end if end >= 0 else len(data)]):
                 return self._changed
@@ -106,7 +102,7 @@ class Tracker:
         """Return whether this line says how far it is."""
         body = line[:_MAX_LINE].decode("utf-8", "replace").strip("\r\n")
         record: Any = {"resource": {"attributes": {}}, "log": {"body": body, "attributes": {}}}
-        _planned()[0].run(record)
+        _plan().run(record)
         said = record["log"]["attributes"]
         step = said.get("gen_ai.training.step")
         phase = said.get("gen_ai.training.phase")
@@ -124,7 +120,3 @@ class Tracker:
         if written and checkpoint is not None:
             self.checkpoint = str(checkpoint)
         return True
-
-
-def _collect(_id: int, _begin: int, end: int, _flags: int, context: Any) -> None:
-    context.append(end - 1)
