@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.file import FileExporter
 from tracecore.agent.exporters.file import Options as FileOptions
-from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
+from tracecore.agent.http_client import credentials, wrong_headers, wrong_url
 from tracecore.agent.printing import discreet, indented, visible, visible_json
 from tracecore.agent.telemetry import Meter
 from tracecore.agent.tls import ClientTls

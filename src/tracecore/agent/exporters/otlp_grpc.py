@@ -11,9 +11,10 @@ import msgspec
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.otlp_http import proof, wrong_headers
+from tracecore.agent.exporters.otlp_http import proof
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
+from tracecore.agent.http_client import wrong_headers
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import rejected

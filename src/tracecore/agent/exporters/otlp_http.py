@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import http.client
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +18,7 @@ from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
+from tracecore.agent.http_client import connection_to, credentials, target_of, to_proxy, wrong_headers, wrong_url
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import error_message, rejected
@@ -95,44 +95,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return own or (f"{self.endpoint.rstrip('/')}/v1/{signal}" if self.endpoint else None)
 
 
-def wrong_url(url: str) -> str:
-    """Return what is wrong with a URL; empty when nothing is."""
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 — raises for a port that is none
-    except ValueError:
-        # Its words quote the URL, which may have a password in it.
-        return "not a URL: host and port cannot be told"
-    if parts.scheme not in ("http", "https"):
-        return "not a URL: it begins with http:// or https://"
-    if any(char <= " " or char >= "\x7f" for char in url):
-        return "not a URL: spaces and other than ASCII must be written with %"
-    return "" if parts.hostname else "not a URL: it has no host"
-
-
-def wrong_headers(headers: Mapping[str, str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Headers that cannot be sent; said here, because whoever sends them would say them whole."""
-    for name, value in headers.items():
-        if not name or any(char <= " " or char >= "\x7f" or char == ":" for char in name):
-            yield ("headers", name), "not the name of a header"
-        elif any((char < " " and char != "\t") or char >= "\x7f" for char in value):
-            # A file that ends with a line end, read into a variable, is the usual reason.
-            yield ("headers", name), "the value of a header is one line of ASCII"
-
-
-def credentials(parts: SplitResult) -> dict[str, str]:
-    """The header for a user and password that stand in a URL."""
-    if parts.username is None:
-        return {}
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-
-
-def _to_proxy(url: str) -> dict[str, str]:
-    """The headers for a proxy: who we are, where its URL says so."""
-    return {f"Proxy-{name}": value for name, value in credentials(urlsplit(url)).items()}
-
-
 def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
     """The headers of the extension that says who we are.
 
@@ -178,11 +140,11 @@ class OtlpHttp:
             headers["Content-Encoding"] = "zstd"
         parts = urlsplit(url)
         headers |= {**credentials(parts), **self._options.headers, **proof(self._options.auth, self._setting)}
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        path = target_of(parts)
         if self._options.proxy_url and parts.scheme == "http":
             # A proxy wants the whole address; https goes through a tunnel instead.
             path = f"http://{parts.netloc.rpartition('@')[2]}{path}"
-            headers |= _to_proxy(self._options.proxy_url)
+            headers |= to_proxy(urlsplit(self._options.proxy_url))
         try:
             connection = self._connection(parts)
             with self._patience(connection):
@@ -220,37 +182,14 @@ class OtlpHttp:
         known: dict[str, http.client.HTTPConnection] = self._local.__dict__.setdefault("connections", {})
         connection = known.get(parts.netloc)
         if connection is None:
-            timeout = self._options.timeout / SECOND or None
             proxy = urlsplit(self._options.proxy_url) if self._options.proxy_url else None
-            host, port = (proxy.hostname or "", proxy.port or 80) if proxy else (parts.hostname, parts.port)
-            if parts.scheme == "https":
-                tls = self._options.tls
-                if tls.server_name_override:
-                    connection = _Named(host, port, timeout, tls)
-                else:
-                    connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=tls.context())
-                if proxy:
-                    connection.set_tunnel(parts.hostname, parts.port or 443, _to_proxy(self._options.proxy_url))
-            else:
-                connection = http.client.HTTPConnection(host, port, timeout=timeout)
+            connection = connection_to(parts, self._options.timeout / SECOND or None, self._options.tls, proxy)
             known[parts.netloc] = connection
         return connection
 
     def _hang_up(self) -> None:
         for connection in self._local.__dict__.pop("connections", {}).values():
             connection.close()
-
-
-class _Named(http.client.HTTPConnection):
-    """A connection whose server calls itself by another name than its address."""
-
-    def __init__(self, host: str, port: int | None, timeout: float | None, tls: ClientTls) -> None:
-        super().__init__(host, port or 443, timeout=timeout)
-        self._tls = tls
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock = self._tls.context().wrap_socket(self.sock, server_hostname=self._tls.server_name_override)
 
 
 FACTORY = Factory(

@@ -11,10 +11,10 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
+from tracecore.agent.http_client import connection_to, credentials, target_of, wrong_headers, wrong_url
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
 from tracecore.agent.processors.patterndetector.verdicts import is_told
@@ -98,20 +98,12 @@ class WebhookExporter:
 
     def _post(self, document: Any) -> None:
         parts = urlsplit(self._options.url)
-        timeout = self._options.timeout / SECOND or None
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=timeout, context=self._options.tls.context()
-            )
-        else:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+        connection = connection_to(parts, self._options.timeout / SECOND or None, self._options.tls)
         headers = {"Content-Type": "application/json", "User-Agent": "tracecore"}
         headers |= {**credentials(parts), **self._options.headers}
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             with self._patience(connection):
-                connection.request("POST", path, msgspec.json.encode(document), headers)
+                connection.request("POST", target_of(parts), msgspec.json.encode(document), headers)
                 with connection.getresponse() as answer:
                     status = answer.status
         except (OSError, http.client.HTTPException) as error:

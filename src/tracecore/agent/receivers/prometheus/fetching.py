@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from tracecore.agent.http_client import connection_to, target_of
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 
 #: Bytes of one answer, where a configuration does not say less.
@@ -44,19 +45,6 @@ class TargetAnswer(NamedTuple):
     text: str
     open_metrics: bool
     size: int
-
-
-class _Https(http.client.HTTPSConnection):
-    """With a name of its own for the certificate."""
-
-    def __init__(self, host: str, port: int | None, timeout: float, context: ssl.SSLContext, name: str | None) -> None:
-        super().__init__(host, port, timeout=timeout, context=context)
-        self._own_context = context
-        self._name = name
-
-    def connect(self) -> None:
-        http.client.HTTPConnection.connect(self)
-        self.sock = self._own_context.wrap_socket(self.sock, server_hostname=self._name or self.host)
 
 
 class Fetcher:
@@ -164,7 +152,6 @@ class Fetcher:
     def _ask(self, url: str) -> http.client.HTTPResponse:
         parts = urlsplit(url)
         where = (parts.scheme, parts.netloc)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = dict(self._headers)
         # The secret is for the target, not for a server that it redirects to.
         if parts.netloc == urlsplit(self._url).netloc:
@@ -172,7 +159,7 @@ class Fetcher:
         for fresh in (self._connection is None or self._where != where, True):
             if fresh:
                 self.close()
-                made = self._connect(parts.scheme, parts.hostname or "", parts.port)
+                made = connection_to(parts, self._left(), self._config.tls_config.client())
                 with self._lock:
                     self._connection, self._where = made, where
             connection = self._connection
@@ -181,7 +168,7 @@ class Fetcher:
             if connection.sock is not None:
                 connection.sock.settimeout(self._left())
             try:
-                connection.request("GET", path, headers=headers)
+                connection.request("GET", target_of(parts), headers=headers)
                 if connection.sock is not None:
                     connection.sock.settimeout(self._left())
                 return connection.getresponse()
@@ -190,12 +177,6 @@ class Fetcher:
                 if fresh:
                     raise
         raise AssertionError("unreachable")
-
-    def _connect(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-        if scheme == "https":
-            tls = self._config.tls_config
-            return _Https(host, port, self._left(), tls.context(), tls.server_name)
-        return http.client.HTTPConnection(host, port, timeout=self._left())
 
     def _read(self, answer: http.client.HTTPResponse) -> TargetAnswer:
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()

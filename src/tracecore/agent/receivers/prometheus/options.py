@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -12,12 +11,12 @@ import re2
 from tracecore.agent import elsewhere
 from tracecore.agent.options import SECOND, Count, Duration, Interval, Secret, Size, Written
 from tracecore.agent.receivers.prometheus.relabel import Relabel
-from tracecore.agent.tls import missing_files
+from tracecore.agent.tls import ClientTls, Version, missing_files
 
 _LABEL = re2.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 Format = Literal["OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText1.0.0", "PrometheusText0.0.4"]
 Problems = Iterator[tuple[tuple[str | int, ...], str]]
-_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+_VERSIONS: dict[str, Version] = {"TLS12": "1.2", "TLS13": "1.3"}
 
 
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +42,8 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def elsewhere(name: str) -> str:
         """Return what to do about a setting that is not here on purpose."""
-        return (
-            f'"{name}" is not supported here; write it to a file and name that: {name}_file'
-            if name
-            in (
-                "cert",
-                "key",
-            )
-            else ""
-        )
+        wanted = f'"{name}" is not supported here; write it to a file and name that: {name}_file'
+        return wanted if name in ("cert", "key") else ""
 
     def check(self) -> Problems:
         if self.ca is not None and self.ca_file is not None:
@@ -62,16 +54,17 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def warn(self) -> Problems:
         return missing_files(self, "ca_file", "cert_file", "key_file")
 
-    def context(self) -> ssl.SSLContext:
-        """For a client of this kind; files are read anew, so that renewed ones are used."""
-        made = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca or None)
-        made.minimum_version = _VERSIONS[self.min_version]
-        if self.insecure_skip_verify:
-            made.check_hostname = False
-            made.verify_mode = ssl.CERT_NONE
-        if self.cert_file is not None:
-            made.load_cert_chain(self.cert_file, self.key_file)
-        return made
+    def client(self) -> ClientTls:
+        """The same in the Collector's words."""
+        return ClientTls(
+            ca_file=self.ca_file,
+            ca_pem=self.ca,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            server_name_override=self.server_name,
+            insecure_skip_verify=self.insecure_skip_verify,
+            min_version=_VERSIONS[self.min_version],
+        )
 
 
 class BasicAuth(msgspec.Struct, frozen=True, kw_only=True):
