@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracecore.cli.output import CommandGroup, can_redraw, format_option, json_text, print_json
+from tracecore.cli.output import CommandGroup, format_option, json_text, print_json
+from tracecore.cli.progress_bar import ProgressBar
 from tracecore.cli.ray_option import ray_option
 from tracecore.facts.wording import counted
 
@@ -120,7 +121,7 @@ def diagnose_(
     from tracecore.archive.tasks import TaskLimits
     from tracecore.signals.bundle.remote import RemoteError
 
-    bar = _Bar(quiet)
+    bar = ProgressBar(quiet)
     with _told(bar):
         try:
             bundles = listed(paths, each=each)
@@ -134,7 +135,7 @@ def diagnose_(
         archive = Archive.create(Path(out))
         limits = TaskLimits(seconds=task_time, memory=task_memory)
         with _sink(store) as sink, _workers(ray, jobs, limits) as workers:
-            summary = diagnose_all(bundles, archive, workers, again=again, progress=bar.told, sink=sink)
+            summary = diagnose_all(bundles, archive, workers, again=again, progress=partial(_tell, bar), sink=sink)
     bar.clear()
     click.echo(json_text(summary.document()) if output == "json" else _summary(summary))
     return 1 if summary.undiagnosed else 0
@@ -196,12 +197,13 @@ def rediagnose(
     from tracecore.archive.running import rediagnose_all
     from tracecore.archive.tasks import TaskLimits
 
-    bar = _Bar(quiet)
+    bar = ProgressBar(quiet)
     with _told(bar):
         archive = Archive(Path(folder))
         limits = TaskLimits(seconds=task_time, memory=task_memory)
         with _workers(ray, jobs, limits) as workers:
-            found = rediagnose_all(archive, workers, save=save, progress=bar.show)
+            tell = partial(bar.show, unit="bundles", digits=1)
+            found = rediagnose_all(archive, workers, save=save, progress=tell)
     bar.clear()
     click.echo(json_text(found.document()) if output == "json" else _comparison(found))
     return 1 if found.errors else CHANGED if found.serious else 0
@@ -278,7 +280,7 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def _told(bar: _Bar | None = None) -> Iterator[None]:
+def _told(bar: ProgressBar | None = None) -> Iterator[None]:
     """Errors of an archive as one line; a stop by the user as such."""
     from tracecore.archive.dataset import ArchiveError
 
@@ -352,29 +354,6 @@ def _sink(place: str | None) -> Iterator[Callable[[dict[str, Any]], None] | None
         store.close()
 
 
-class _Bar:
-    """Bundles and rate on one line of a terminal."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._shows = can_redraw(sys.stderr) and not quiet
-        self._begin = time.monotonic()
-        self._last = 0.0
-
-    def told(self, summary: RunSummary) -> None:
-        """Show how far a summary is."""
-        failed = f", {len(summary.errors):,} failed" if summary.errors else ""
-        self.show(summary.done, summary.bundles - summary.before, failed)
-
-    def show(self, done: int, total: int, more: str = "") -> None:
-        now = time.monotonic()
-        if not self._shows or now - self._last < 0.1:
-            return
-        self._last = now
-        filled = int(30 * done / total) if total else 0
-        rate = done / max(now - self._begin, 1e-3)
-        line = f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} bundles, {rate:,.1f}/s{more}"
-        click.echo(f"\r{line:<79}", err=True, nl=False)
-
-    def clear(self) -> None:
-        if self._shows and self._last:
-            click.echo(f"\r{'':<79}\r", err=True, nl=False)
+def _tell(bar: ProgressBar, summary: RunSummary) -> None:
+    failed = f", {len(summary.errors):,} failed" if summary.errors else ""
+    bar.show(summary.done, summary.bundles - summary.before, "bundles", 1, failed)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracecore.cli.output import can_redraw, format_option, is_plain, json_text, shown_path, width
+from tracecore.cli.output import format_option, is_plain, json_text, shown_path, width
+from tracecore.cli.progress_bar import ProgressBar
 from tracecore.cli.publishing import publish_option
 from tracecore.cli.ray_option import ray_option
 
@@ -73,20 +74,22 @@ def command(
     gc.set_threshold(RARELY)
     from tracecore.signals.bundle.remote import RemoteError
 
-    bar = _Bar() if can_redraw(sys.stderr) and not quiet else None
+    bar = ProgressBar(quiet, wait=1.0)
+
+    def tell(done: int, total: int) -> None:
+        bar.show(done / 1e6, total / 1e6, "MB")
+
     try:
-        diagnosis = _diagnose(paths, jobs, ray, bar.tell if bar else None, gpu_by_ordinal, redact)
+        diagnosis = _diagnose(paths, jobs, ray, tell if bar.shows else None, gpu_by_ordinal, redact)
     except FileNotFoundError as error:
         raise click.BadParameter(f"there is no {error.filename or error}", param_hint="PATH") from None
     except RemoteError as error:
         raise click.BadParameter(f"{error}", param_hint="PATH") from None
     except KeyboardInterrupt:
-        if bar:
-            bar.clear()
+        bar.clear()
         click.echo("stopped", err=True)
         raise click.Abort from None
-    if bar:
-        bar.clear()
+    bar.clear()
     _print(diagnosis, output, quiet)
     if report is not None:
         from tracecore.incidents.page import page
@@ -161,28 +164,3 @@ def _paint(text: str, meaning: str) -> str:
     if meaning == "bad":
         return click.style(text, fg="red", bold=True)
     return click.style(text, bold=meaning == "strong", dim=meaning == "faint") if meaning else text
-
-
-class _Bar:
-    """Bytes and rate on one line of a terminal, from the first second on."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._begin = self._last = clock()
-        self._shown = False
-
-    def tell(self, done: int, total: int) -> None:
-        now = self._clock()
-        if now - self._begin < 1 or now - self._last < 0.1:
-            return
-        self._last = now
-        rate = done / (now - self._begin) / 1e6
-        share = min(done / total, 1.0) if total else 0.0
-        filled = int(share * 30)
-        line = f"[{'#' * filled}{'.' * (30 - filled)}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {rate:,.0f} MB/s"
-        click.echo(f"\r{line:<79}", err=True, nl=False)
-        self._shown = True
-
-    def clear(self) -> None:
-        if self._shown:
-            click.echo(f"\r{'':<79}\r", err=True, nl=False)
