@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,34 @@ from tracecore.signals.otlp.encoding import encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from made_verdicts import SECOND, T0, ended, seen, steps, verdict
+
+
+class Received(msgspec.Struct):
+    """The incidents of a payload, and the records that could not be used, by reason."""
+
+    documents: list[dict[str, Any]]
+    skipped: Counter[str]
+
+
+def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = wire.decoded(record.get("log") or {}, (record.get("resource") or {}).get("attributes") or {})
+    return None if isinstance(found, str) else found
+
+
+def read(payload: Mapping[str, Any]) -> Received:
+    """Read a payload as the server does: records that are no incidents are passed over."""
+    found = Received([], Counter())
+    for entry in payload["resource_logs"]:
+        resource = (entry.get("resource") or {}).get("attributes") or {}
+        for log in (log for held in entry["scope_logs"] for log in held["log_records"]):
+            if wire.is_incident(log):
+                document = wire.decoded(log, resource)
+                if isinstance(document, str):
+                    found.skipped[document] += 1
+                else:
+                    found.documents.append(document)
+    return found
+
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "diagnosis.schema.json").read_text())
@@ -64,16 +94,16 @@ def sent(*documents: dict[str, Any]) -> dict[str, Any]:
 def test_every_revision_survives_the_journey() -> None:
     told = [update.document() for update in updates()]
     assert [one["state"] for one in told] == ["open", "diagnosed", "resolved"]
-    received = wire.read(sent(*told))
+    received = read(sent(*told))
     assert received.documents == told
     assert not received.skipped
 
 
 def test_a_record_alone_gives_its_document_and_others_give_none() -> None:
     record = wire.to_record(document())
-    assert wire.from_record(record) == document()
-    assert wire.from_record({"resource": {"attributes": {}}, "log": {"body": "step 1", "attributes": {}}}) is None
-    assert wire.from_record({"resource": {}, "log": {}}) is None
+    assert from_record(record) == document()
+    assert from_record({"resource": {"attributes": {}}, "log": {"body": "step 1", "attributes": {}}}) is None
+    assert from_record({"resource": {}, "log": {}}) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +111,7 @@ def test_a_record_alone_gives_its_document_and_others_give_none() -> None:
 )
 def test_the_name_of_a_job_is_a_text_within_bounds(job: object, taken: bool) -> None:
     record = wire.to_record(document())
-    found = wire.from_record({"resource": {"attributes": {"gen_ai.training.job_id": job}}, "log": record["log"]})
+    found = from_record({"resource": {"attributes": {"gen_ai.training.job_id": job}}, "log": record["log"]})
     assert (found is not None) is taken
     assert found is None or found["job"] == job
 
@@ -96,17 +126,17 @@ def test_the_document_follows_the_published_schema() -> None:
 def test_an_offline_incident_can_be_sent_too(scenario: str, incidents: Path) -> None:
     for incident in diagnose([incidents / scenario]).incidents:
         one = {**incident.document(), "state": "diagnosed", "revision": 1, "updated_at": rfc3339(T0)}
-        assert wire.read(sent(one)).documents == [one]
+        assert read(sent(one)).documents == [one]
 
 
 def test_the_job_is_the_one_that_the_resource_names() -> None:
     payload = sent(document())
     (entry,) = payload["resource_logs"]
     entry["resource"]["attributes"]["gen_ai.training.job_id"] = "b"
-    (found,) = wire.read(payload).documents
+    (found,) = read(payload).documents
     assert found["job"] == "b"
     del entry["resource"]["attributes"]["gen_ai.training.job_id"]
-    (found,) = wire.read(payload).documents
+    (found,) = read(payload).documents
     assert "job" not in found
 
 
@@ -114,7 +144,7 @@ def test_a_newer_version_is_skipped_and_counted_and_a_new_field_is_kept() -> Non
     newer, plain = sent(document()), sent(document(priority="high"))
     newer["resource_logs"][0]["scope_logs"][0]["log_records"][0]["attributes"]["incident.version"] = wire.VERSION + 1
     newer["resource_logs"] += plain["resource_logs"]
-    received = wire.read(newer)
+    received = read(newer)
     assert received.skipped == {"newer_version": 1}
     assert [one["priority"] for one in received.documents] == ["high"]
 
@@ -133,7 +163,7 @@ def test_a_malformed_document_is_skipped_and_counted(change: dict[str, Any]) -> 
     log["attributes"]["incident.json"] = json.dumps(document(**change))
     for name, field in (("incident.id", "id"), ("incident.revision", "revision"), ("incident.state", "state")):
         log["attributes"][name] = document(**change)[field]
-    found = wire.read(received)
+    found = read(received)
     assert (found.documents, found.skipped) == ([], {"malformed": 1})
 
 
@@ -141,18 +171,18 @@ def test_attributes_that_contradict_the_document_are_refused() -> None:
     received = sent(document())
     log = received["resource_logs"][0]["scope_logs"][0]["log_records"][0]
     log["attributes"]["incident.revision"] = 99
-    assert wire.read(received).skipped == {"malformed": 1}
+    assert read(received).skipped == {"malformed": 1}
 
 
 def test_a_large_incident_leaves_out_verdicts_and_says_how_many() -> None:
     many = document(verdicts=[{"pattern.name": f"p{n}", "text": "x" * 50_000} for n in range(8)])
-    (found,) = wire.read(sent(many)).documents
+    (found,) = read(sent(many)).documents
     assert [one["pattern.name"] for one in found["verdicts"]] == ["p0", "p1", "p2", "p3", "p4"]
     assert found["verdicts_left_out"] == 3
     huge = sent(document())
     log = huge["resource_logs"][0]["scope_logs"][0]["log_records"][0]
     log["attributes"]["incident.json"] = json.dumps(document(more="x" * 3_000_000))
-    assert wire.read(huge).skipped == {"too_large": 1}
+    assert read(huge).skipped == {"too_large": 1}
 
 
 values = st.recursive(
@@ -167,7 +197,7 @@ NAMES = ["incident.id", "incident.revision", "incident.state", "incident.version
 def test_no_record_breaks_the_reader(changes: dict[str, Any], resource: dict[str, Any]) -> None:
     record = wire.to_record(document())
     log = {**record["log"], "attributes": {**record["log"]["attributes"], **changes}}
-    found = wire.from_record({"resource": {"attributes": resource}, "log": log})
+    found = from_record({"resource": {"attributes": resource}, "log": log})
     assert found is None or found["id"] == document()["id"]
 
 
@@ -179,7 +209,7 @@ def test_no_document_breaks_the_reader(field: str, value: Any) -> None:
     except (msgspec.EncodeError, OverflowError, UnicodeError, TypeError):
         return
     log = {**record["log"], "attributes": {**record["log"]["attributes"], "incident.json": text}}
-    found = wire.from_record({"resource": record["resource"], "log": log})
+    found = from_record({"resource": record["resource"], "log": log})
     if found is not None:
         assert wire.to_record(found)["log"]["event_name"] == wire.EVENT
 

@@ -7,8 +7,7 @@ id, so a record that arrives twice or late changes nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -81,18 +80,6 @@ class _Required(msgspec.Struct):
     def __post_init__(self) -> None:
         for time in (self.first_seen, self.last_seen, self.updated_at):
             _nanoseconds(time)
-
-
-class Received(msgspec.Struct):
-    """The incidents of a payload, and the records that could not be used.
-
-    Args:
-        documents: in the order of the records.
-        skipped: number of records that were not used, by reason.
-    """
-
-    documents: list[dict[str, Any]]
-    skipped: Counter[str]
 
 
 def to_record(document: Mapping[str, Any]) -> LogSignal:
@@ -177,37 +164,6 @@ def _resource(document: Mapping[str, Any]) -> dict[str, Any]:
 def is_incident(log: Mapping[str, Any]) -> bool:
     """Tell whether a log record says that it is an incident."""
     return _ID in (log.get("attributes") or ())
-
-
-def from_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the document of a log record (`LogSignal`); None where it is no incident that this version can read."""
-    found = decoded(record.get("log") or {}, (record.get("resource") or {}).get("attributes") or {})
-    return None if isinstance(found, str) else found
-
-
-def read(logs: Mapping[str, Any]) -> Received:
-    """Return the incidents of an OTLP logs payload. Records that are no incidents are passed over.
-
-    Records that cannot be used are counted by reason and never fatal: `newer_version`, `too_large`, `malformed`.
-    """
-    found = Received([], Counter())
-    for resource, log in _logs(logs):
-        if not is_incident(log):
-            continue
-        document = decoded(log, resource)
-        if isinstance(document, str):
-            found.skipped[document] += 1
-        else:
-            found.documents.append(document)
-    return found
-
-
-def _logs(payload: Mapping[str, Any]) -> Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    for entry in payload.get("resource_logs") or ():
-        resource = (entry.get("resource") or {}).get("attributes") or {}
-        for held in entry.get("scope_logs") or ():
-            for log in held.get("log_records") or ():
-                yield resource, log
 
 
 def decoded(log: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, Any] | str:

@@ -10,7 +10,7 @@ import pytest
 
 from tracecore.signals.flight_recorder.dump import dump_of, make_entry
 from tracecore.signals.flight_recorder.join import join
-from tracecore.signals.flight_recorder.matching import backend_of, operation_of, signature
+from tracecore.signals.flight_recorder.matching import operation_of, signature
 
 
 def entry(name: str, given: list[Any], taken: list[Any], types: Any = "Float", **more: Any) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def agree(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def test_names() -> None:
-    assert (backend_of("nccl:all_reduce"), operation_of("nccl:all_reduce")) == ("nccl", "all_reduce")
-    assert (backend_of("all_reduce"), operation_of("all_reduce")) == ("", "all_reduce")
+    assert operation_of("nccl:all_reduce") == "all_reduce"
+    assert operation_of("all_reduce") == "all_reduce"
 
 
 @pytest.mark.parametrize("backend", ["nccl", "ncclx", "gloo", "xccl", "mccl"])

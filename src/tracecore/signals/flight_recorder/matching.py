@@ -25,12 +25,6 @@ _MAX_TENSORS: Final = 65_536
 _MAX_DIMS: Final = 64
 
 
-def backend_of(profiling_name: str) -> str:
-    """`nccl` of `nccl:all_reduce`; empty where the name has none."""
-    head, colon, _ = profiling_name.partition(":")
-    return head if colon else ""
-
-
 def operation_of(profiling_name: str) -> str:
     """`all_reduce` of `nccl:all_reduce`."""
     _, colon, tail = profiling_name.partition(":")
