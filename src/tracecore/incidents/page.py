@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracecore import __version__
@@ -28,58 +29,8 @@ _SKIPPED: Final = 200
 #: Of a page without an incident.
 TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
 
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1b1f24; --faint: #57606a; --paper: #fff; --line: #d0d7de; --soft: #f6f8fa;
-  --bad: #b42318; --symptom: #9a6700; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --faint: #9da7b1; --paper: #0d1117; --line: #30363d;
-  --soft: #161b22; --bad: #ff7b72; --symptom: #e3b341; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 60rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.3; margin: 0 0 1rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line); padding-bottom: .2rem; }
-.incident { margin-bottom: 4rem; } .incident + .incident { border-top: 3px solid var(--line); padding-top: 2rem; }
-.incident > h1 { border-left: .4rem solid var(--bad); padding-left: .8rem; }
-.incident.open > h1 { border-color: var(--symptom); }
-dl.answer { display: grid; grid-template-columns: 6rem minmax(0, 1fr); gap: .4rem 1rem; margin: 0; }
-dl.answer dt { color: var(--faint); } dl.answer dd { margin: 0; overflow-wrap: anywhere; }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 4px; padding: .6rem; overflow-x: auto;
-  font: 13px/1.45 ui-monospace, monospace; margin: .2rem 0 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-code { font: .9em ui-monospace, monospace; background: var(--soft); border-radius: 3px; padding: .05em .3em;
-  overflow-wrap: anywhere; box-decoration-break: clone; -webkit-box-decoration-break: clone; }
-p, li, summary { overflow-wrap: anywhere; }
-details.evidence { margin: .2rem 0 .8rem; } summary { cursor: pointer; overflow-wrap: anywhere; }
-details.evidence > summary:focus-visible { outline: 2px solid var(--symptom); }
-.scroll { overflow-x: auto; } .scroll svg { min-width: 40rem; }
-.charts { display: flex; flex-wrap: wrap; gap: 1rem; margin: .5rem 0 1rem; }
-figure { margin: 0; flex: 1 1 20rem; min-width: 0; } figcaption { color: var(--faint); font-size: 13px; }
-svg polyline { fill: none; stroke-width: 1.5; stroke: var(--faint); } svg .line0 { stroke: #3b82c4; }
-svg .line1 { stroke: #4d9a6a; } svg .line2 { stroke: #9a6bb0; } svg .line3 { stroke: #a67c00; }
-figcaption .line0 { color: #3b82c4; } figcaption .line1 { color: #4d9a6a; } figcaption .line2 { color: #9a6bb0; }
-figcaption .line3 { color: #a67c00; } figcaption .bad { color: var(--bad); font-weight: 600; }
-svg .bad { stroke: var(--bad); stroke-width: 2; } svg .strong { font-weight: 600; }
-svg .tick { stroke-dasharray: 2 4; }
-footer { color: var(--faint); font-size: 13px; border-top: 1px solid var(--line); margin-top: 3rem;
-  padding-top: .6rem; }
-pre i { color: var(--faint); font-style: normal; user-select: none; }
-.place { font: 13px ui-monospace, monospace; color: var(--faint); margin: 0; overflow-wrap: anywhere; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; } td, th { text-align: left; vertical-align: top;
-  padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-td:first-child { font-variant-numeric: tabular-nums; }
-td:nth-child(-n+3) { white-space: nowrap; } tr.cause td { color: var(--bad); }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
-svg .faint { fill: var(--faint); } svg line { stroke: var(--line); } svg .cause { fill: var(--bad); }
-svg .symptom { fill: var(--symptom); } svg .other { fill: var(--faint); }
-svg .about { fill: var(--paper); stroke-width: 1.5; } svg .cause.about { stroke: var(--bad); }
-svg .symptom.about { stroke: var(--symptom); } svg .other.about { stroke: var(--faint); }
-.note { color: var(--faint); font-size: 14px; }
-@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .75rem; } h1 { font-size: 1.25rem; }
-  dl.answer { grid-template-columns: minmax(0, 1fr); gap: 0; } dl.answer dd { margin-bottom: .6rem; }
-  table, tbody, tr, td { display: block; } thead { display: none; } tr { border-bottom: 1px solid var(--line);
-  padding: .3rem 0; } td { border: 0; padding: 0; } td:nth-child(-n+3) { display: inline; white-space: normal;
-  color: var(--faint); } td:nth-child(2)::before, td:nth-child(3)::before { content: "\\00a0· "; } }
-@media print { body { max-width: none; margin: 0; font-size: 11pt; } h2 { break-after: avoid; }
-  pre, tr, svg { break-inside: avoid; } .scroll svg { min-width: 0; } :root { color-scheme: light; } }
-"""
+#: Written into the page, which needs no other file.
+_STYLE: Final = Path(__file__).with_suffix(".css").read_text("utf-8")
 
 
 def page(diagnosis: Diagnosis, made_at: int | None = None) -> str:
@@ -98,7 +49,7 @@ def _page(diagnosis: Diagnosis, made_at: int | None) -> Iterator[str]:
     yield '<html lang="en"><head><meta charset="utf-8">'
     yield "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f"<title>{_text(title)[:200]}</title><style>{_STYLE}</style></head><body>"
+    yield f"<title>{_text(title)[:200]}</title><style>\n{_STYLE}</style></head><body>"
     if not incidents:
         yield f"<h1>{TITLES[diagnosis.status]}</h1><p>{_text(all_clear(diagnosis))}</p>"
     for number, incident in enumerate(incidents):
