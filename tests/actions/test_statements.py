@@ -271,3 +271,19 @@ def test_of_very_many_phrases_those_of_either_end_are_looked_at() -> None:
     lines = [one.line for one in talk("".join(f"ERROR {word}: {PHRASE}\n" for word in words))]
     half = MAX_PHRASES // 2
     assert lines == [*range(1, half + 1), *range(half + 11, MAX_PHRASES + 11)]
+
+
+def test_lines_that_are_the_same_in_their_first_512_bytes_are_alike() -> None:
+    def lines(words: int) -> list[int]:
+        return [one.line for one in talk("".join(f"{f'{PHRASE} ':z<{words}}{word}\n" for word in ("go", "hi", "jk")))]
+
+    assert lines(510) == [1, 2, 3]
+    assert lines(512) == [1, 3]
+
+
+def test_of_a_long_line_the_first_4096_bytes_are_looked_at() -> None:
+    def said_after(length: int) -> list[str]:
+        return [one.text for one in talk(f"{'z' * length} {PHRASE}\n")]
+
+    assert said_after(4095 - len(PHRASE)) == ["z" * 500]
+    assert said_after(4096 - len(PHRASE)) == []
