@@ -154,7 +154,7 @@ class PcieAer(Pattern[Config]):
             told_by: dict[tuple[str, bool], int] | None = None
             while upcoming is not None and upcoming.time <= time:
                 end = upcoming.time if upcoming.last_time is None else upcoming.last_time
-                if lasting is None or end > until:
+                if end > until:
                     lasting, until = upcoming, end
                 if end >= oldest and (window.key[0] or self._meet(window, upcoming, collapse)):
                     if worst is None:
@@ -182,8 +182,8 @@ class PcieAer(Pattern[Config]):
 
 
 def _line(error: AerError) -> tuple[str, bool]:
-    """Its severity, and whether it is the port's announcement."""
-    return error.severity, error.error_type is None
+    """Its severity, and whether it is the device's own line, not the port's announcement."""
+    return error.severity, bool(error.error_type)
 
 
 def _telling(error: AerError) -> tuple[int, bool]:
@@ -196,11 +196,8 @@ def _events(lines: dict[tuple[str, bool], int]) -> int:
     Of each the kernel writes one line for the port that was told and one, with the type, for the device; either may be
     missing.
     """
-    return sum(
-        max(count, lines.get((severity, not announced), 0))
-        for (severity, announced), count in lines.items()
-        if announced or (severity, True) not in lines
-    )
+    # In order, the larger count of a severity replaces the other.
+    return sum(dict(sorted((severity, count) for (severity, _), count in lines.items())).values())
 
 
 def collapsed(collapse: PcieRateCollapse, drop: float) -> bool:
