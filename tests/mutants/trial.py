@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -82,13 +81,14 @@ def trial(
             os.dup2(quiet, descriptor)
         os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
-        _make_copy(module, after)
+        copy_of(os.getpid()).mkdir()
         notes = copy_of(os.getpid()) / "notes"
         fresh = change(module, before, after, fresh=fresh)
         notes.write_text(json.dumps(["", fresh]), encoding="utf-8")
         if pattern and _notices(pattern):
             status = NOTICED
         elif tests:
+            _make_copy(module, after)
             failed = _Failed()
             ended = int(pytest.main([*PYTEST, *tests], plugins=[failed]))
             notes.write_text(json.dumps([failed.test, fresh]), encoding="utf-8")
@@ -138,13 +138,17 @@ def copy_of(pid: int) -> Path:
 
 
 def _make_copy(module: str, after: str) -> None:
-    """Let programs that tests start run the changed source: a folder of links to all files but the changed one."""
+    """Let programs that tests start run the changed source: a folder that links to everything but the changed file."""
     folder = copy_of(os.getpid())
     path = Path(str(importlib.import_module(module).__file__))
     source = next(parent for parent in path.parents if parent.name == "src")
-    subprocess.run(["cp", "-rs", str(source), str(folder)], check=True)
     changed = folder / path.relative_to(source)
-    changed.unlink()
+    changed.parent.mkdir(parents=True)
+    for parent in path.parents[: len(path.relative_to(source).parts)]:
+        for entry in parent.iterdir():
+            place = folder / entry.relative_to(source)
+            if not place.exists() and entry != path:
+                place.symlink_to(entry)
     changed.write_text(after, encoding="utf-8")
     os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
     importlib.import_module(module).__file__ = str(changed)
