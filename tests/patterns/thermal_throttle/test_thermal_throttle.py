@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tracecore.engine.window import FactWindow
@@ -67,6 +68,7 @@ def cool(gpu: str, clock: float | None = 1000, times: Iterable[float] = range(10
         ([[sample(100, clock=800, reason=HOT, throttled_s=30.0)], cool("g1")], 30),
         ([[sample(100, clock=800, reason=HOT, throttled_s=29.9)], cool("g1")], None),
         ([[sample(100, clock=800, reason=HOT, throttled_s=0.0)], cool("g1")], None),
+        ([run(times=range(100, 160), throttled_s=0.5), cool("g1", times=range(100, 160))], 30),
         ([run(times=(100, 399), throttled_s=15.0), cool("g1", times=(100, 399))], 30),
         ([run(times=(100, 400), throttled_s=15.0), cool("g1", times=(100, 400))], 30),
         ([run(times=(100, 401), throttled_s=15.0), cool("g1", times=(100, 401))], None),
@@ -78,6 +80,7 @@ def cool(gpu: str, clock: float | None = 1000, times: Iterable[float] = range(10
         ([run(times=(100, 120, 130, 150)), [sample(110, reason="none")], cool("g1", times=(120, 150))], 30),
         ([run(times=(100, 120, 130)), [sample(110, reason=HOT, throttled_s=0.0)], cool("g1")], None),
         ([run(times=(100, 120, 130)), [sample(110, reason="power", throttled_s=0.0)], cool("g1")], 30),
+        ([run(), [sample(105, reason="none"), sample(110, reason="none")], cool("g1")], None),
     ],
 )  # fmt: skip
 def test_throttling_adds_up_while_the_clock_is_low(facts: list[Any], seconds: float | None) -> None:
@@ -122,6 +125,8 @@ def test_a_clock_while_it_is_throttled_is_not_its_own_free_clock() -> None:
     still = [sample(at, clock=800) for at in (105, 115)]
     (said,) = found([sample(90, clock=1000)], run(), still)
     assert said.reference == 1000
+    (said,) = found([sample(90, clock=1000)], run(), [sample(110, reason="none"), sample(115, clock=700)])
+    assert said.reference == 1000
     over = [sample(103, reason="none"), sample(105, clock=700)]
     assert found([sample(90, clock=1000)], run(times=(100, 110, 120, 130, 140)), over) == []
 
@@ -133,6 +138,9 @@ def test_of_samples_of_one_instant_the_one_that_says_hot_is_right() -> None:
     own = [sample(at, clock=801, gpu="g0") for at in (110,)]
     (alone,) = found([sample(90, clock=1000)], run(), own)
     assert alone.reference == 1000
+    again = [msgspec.structs.replace(fact, source=Source("again")) for fact in own]
+    (alone,) = found([sample(90, clock=1000)], run(), own, again)
+    assert alone.reference == 1000
 
 
 def test_of_two_counters_that_run_at_once_the_longer_counts() -> None:
@@ -143,6 +151,8 @@ def test_of_two_counters_that_run_at_once_the_longer_counts() -> None:
         )  # fmt: skip
 
     assert found([counted(HOT, 20.0), counted("thermal_software", 20.0)], cool("g1")) == []
+    nearly = 29.999999999
+    assert found([counted(HOT, nearly), counted("thermal_software", nearly)], cool("g1")) == []
     (said,) = found([counted(HOT, 20.0), counted("thermal_software", 30.0)], cool("g1"))
     assert said.seconds == 30
 
@@ -156,6 +166,8 @@ def test_of_two_counters_that_run_at_once_the_longer_counts() -> None:
         # Not sampled in this window: not present.
         ([run("g0"), run("g1"), cool("g2", times=(130 - WINDOW - 1,))], ("g0", "g1")),
         ([run("g0"), run("g1"), cool("g2", None, times=(130 - WINDOW,))], None),
+        ([run("g0"), run("g1"), run("g2", times=(100 - WINDOW, 129 - WINDOW))], ("g0", "g1")),
+        ([run("g0"), run("g1"), run("g2", times=(100 - WINDOW, 130 - WINDOW))], None),
         # One that keeps its clock is no failed cooling.
         ([cool("g0", times=(50,)), run("g0", 801), run("g1")], None),
         ([cool("g0", times=(50,)), run("g0", 800), run("g1")], ("g0", "g1")),
@@ -192,6 +204,17 @@ def test_a_sample_without_a_gpu_is_of_no_node() -> None:
     assert ThermalThrottle().keys(sample(1)) == (("n1",),)
 
 
+def test_verdicts_of_one_instant_are_in_order_of_the_gpus() -> None:
+    hot, others = [f"g{n}" for n in range(6)], [cool(f"h{n}") for n in range(8)]
+    assert [verdict.last.gpu for verdict in found(*(run(gpu) for gpu in hot), *others)] == hot
+
+
+def test_throttled_time_is_told_in_milliseconds() -> None:
+    (said,) = found([sample(100, clock=800, reason=HOT, throttled_s=30.00061)], cool("g1"))
+    assert said.fields()["throttled_seconds"] == 30.001
+    assert said.promoted()["tracecore.alert.thermal_throttle.seconds"] == 30.001
+
+
 def test_a_span_forgets_what_began_before_the_window() -> None:
     span = Span()
     for at, length in ((1, 5), (2, 7), (3, 9)):
@@ -215,7 +238,7 @@ def test_a_span_forgets_what_began_before_the_window() -> None:
     ],
 )  # fmt: skip
 def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: tuple[float, float] | None) -> None:
-    gpu = GpuHeat(sample(0))
+    gpu = GpuHeat()
     for name, value in state.items():
         setattr(gpu, name, value)
     now = sample(100)
@@ -226,7 +249,7 @@ def test_the_throttled_time_that_a_hot_sample_ends(state: dict[str, Any], part: 
 
 @pytest.mark.parametrize(("free", "kept"), [(99, 99), (100, 7)])
 def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kept: float) -> None:
-    gpu = GpuHeat(sample(0))
+    gpu = GpuHeat()
     gpu.free, gpu.free_before = sample(free), sample(7)
     gpu.heated(sample(100), GAP)
     assert gpu.free == sample(kept)
@@ -234,8 +257,8 @@ def test_a_clock_of_the_same_instant_is_none_without_throttling(free: float, kep
 
 def test_a_counter_says_how_long() -> None:
     now = sample(100, throttled_s=2.5)
-    assert GpuHeat(sample(0)).heated(now, GAP) == (now, 2_500_000_000)
-    assert GpuHeat(sample(0)).heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
+    assert GpuHeat().heated(now, GAP) == (now, 2_500_000_000)
+    assert GpuHeat().heated(sample(100, throttled_s=1e12), GAP) == (sample(100, throttled_s=1e12), 10**18)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     def headline(self) -> str:
         hot = f" at {self.last.temperature_c:g} °C" if self.last.temperature_c is not None else ""
         clocks = ""
-        if self.clock is not None and self.reference is not None:
+        if self.reference is not None:
             whose = "the median of its peers is" if self.peer is not None else "unthrottled it ran at"
             clocks = f": SM clock {self.clock:g} MHz, {whose} {self.reference:g} MHz"
         if self.gpus:
@@ -188,7 +188,7 @@ class ThermalThrottle(Pattern[Config]):
             if name in gpus:
                 gpu = gpus[name]
             else:
-                gpu = gpus[name] = GpuHeat(sample)
+                gpu = gpus[name] = GpuHeat()
             gpu.last = sample
             reason, throttled_s = sample.reason, sample.throttled_s
             if reason in THERMAL and (throttled_s is None or throttled_s > 0):
@@ -213,7 +213,7 @@ class ThermalThrottle(Pattern[Config]):
         node = found.get("")
         return [
             verdict
-            for verdict in sorted(found.values(), key=lambda verdict: (verdict.time, unit(verdict.last)))
+            for verdict in sorted(found.values(), key=lambda verdict: (verdict.time, verdict.episode))
             if node is None or verdict is node or abs(verdict.time - node.time) > self.config.window
         ]
 
@@ -241,7 +241,7 @@ class ThermalThrottle(Pattern[Config]):
                 gpu.slow.parts.append(part)
                 gpu.slow.total += part[1]
                 if gpu.slow.since(oldest) >= self.config.active:
-                    found[name] = self._verdict(window, gpus, name)
+                    found[name] = self._verdict(window, gpus, name, sample)
         if "" not in found and len(gpus) <= MOST:
             for name in gpus:
                 gpu = gpus[name]
@@ -275,10 +275,11 @@ class ThermalThrottle(Pattern[Config]):
             return None
         return own.free.sm_clock_mhz
 
-    def _verdict(self, window: Window, gpus: Mapping[str, GpuHeat], name: str) -> ThermalThrottleVerdict:
+    def _verdict(
+        self, window: Window, gpus: Mapping[str, GpuHeat], name: str, last: ThrottleSample
+    ) -> ThermalThrottleVerdict:
         gpu = gpus[name]
         others = self._others(gpus, name)
-        last = gpu.throttled or gpu.slow.parts[-1][0]
         return ThermalThrottleVerdict(
             key=window.key,
             episode=name,

@@ -32,9 +32,9 @@ class GpuHeat:
 
     __slots__ = ("clock", "ended", "ended_before", "free", "free_before", "hot", "last", "slow", "throttled")
 
-    def __init__(self, last: ThrottleSample) -> None:
+    def __init__(self) -> None:
         #: Its latest sample, and the latest with an SM clock.
-        self.last = last
+        self.last: ThrottleSample
         self.clock: ThrottleSample | None = None
         #: The latest SM clock without throttling.
         self.free: ThrottleSample | None = None
