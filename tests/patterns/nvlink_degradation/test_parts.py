@@ -7,7 +7,13 @@ import pytest
 from tracecore.facts.gpu import NvlinkRate, Xid
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
-from tracecore.patterns.nvlink_degradation.detector import Events, LowRates, StalledRanks, _low_for
+from tracecore.patterns.nvlink_degradation.detector import (
+    Events,
+    LowRates,
+    NvlinkDegradation,
+    StalledRanks,
+    _low_for,
+)
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -105,3 +111,14 @@ def test_the_step_that_was_reached_where_the_stall_began() -> None:
     # A stall of ten seconds began ten seconds before it is stated.
     assert [step(1, 100, 100), step(1, 101, 109), step(1, 100, 110), step(1, 101, 110)] == [7, None, 7, 8]
     assert [step(2, 0, 200), step(None, 0, 200), step(None, 111, 200), step(3, 0, 200)] == [9, 7, 9, None]
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "timeout", "before"),
+    [(None, None, 0), (-5, None, 0), (0, None, 0), (None, 5, 5), (7, 5, 7), (10**9, None, 3_600_000)],
+)
+def test_a_watchdog_reports_what_began_before(elapsed: int | None, timeout: int | None, before: int) -> None:
+    told = WatchdogReport(
+        time=10_000 * SECOND, source=Source("a.log"), report="timeout", elapsed_ms=elapsed, timeout_ms=timeout
+    )
+    assert told.time - NvlinkDegradation()._begin(told) == before * 1_000_000
