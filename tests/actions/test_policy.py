@@ -13,7 +13,7 @@ from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES, FailureInfo
 from tracecore.actions.ledger import FailureLedger
-from tracecore.actions.policy import Decision, Policy
+from tracecore.actions.policy import Decision, Limit, Policy
 from tracecore.positioned_yaml import FileError
 
 DEFAULT = policies.standard()
@@ -208,3 +208,84 @@ def test_a_long_story_is_bounded() -> None:
         told(DEFAULT, ledger, failure("code", f"root{number}"))
     assert len(ledger.roots) <= ledgers.MAX_ROOTS
     assert len(ledger.strikes) <= ledgers.MAX_ATTEMPTS
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "before", "delay"),
+    [
+        (Limit(delay_s=5, backoff=2, longest_s=20), 2, 20),
+        (Limit(delay_s=5, backoff=2, longest_s=19), 2, 19),
+        (Limit(delay_s=5, backoff=2, longest_s=3), 2, 5),
+        (Limit(delay_s=5, backoff=2, longest_s=20), 10_000, 20),
+    ],
+)
+def test_a_delay_is_at_most_the_longest_and_at_least_the_first(limit: Limit, before: int, delay: float) -> None:
+    assert limit.delay(before) == delay
+
+
+def made(retries: int, *, stop_when: int = 1, total: int = 9, delay_s: float = 0) -> Policy:
+    limit = Limit(retries=retries, delay_s=delay_s)
+    return Policy(name="p", total=total, stop_when=stop_when, classes=dict.fromkeys(CLASSES, limit))
+
+
+@pytest.mark.parametrize(
+    ("policy", "told_before", "kind", "retry", "reason"),
+    [
+        (made(2), 0, "resource", True, "retry 1 of 2 at once"),
+        (made(2, delay_s=3), 1, "resource", True, "retry 2 of 2 after 3 s"),
+        (made(2), 2, "resource", False, "its retries are used up (2 of 2)"),
+        (made(2, stop_when=2), 2, "resource", True, "retry 3 at once, although its retries are used up"),
+        (made(0), 0, "resource", False, "the policy allows no retry"),
+        (made(0), 0, "code", False, "the cause is in the code, and the policy allows no retry"),
+        (made(0), 0, "data", False, "the cause is in the data, and the policy allows no retry"),
+        (made(0, stop_when=2), 0, "code", True, "retry 1 at once, although the same input would fail again"),
+        (made(0, stop_when=2), 1, "code", False, "the same input would fail again and its retries are used up"),
+        (made(9, total=2), 1, "resource", True, "retry 2 of 9 at once"),
+        (made(9, total=2), 2, "resource", False, "the job was retried 2 times, and the policy allows no more"),
+        (made(9, total=0), 0, "resource", False, "the job was retried 0 times, and the policy allows no more"),
+    ],
+)
+def test_a_decision_says_why(policy: Policy, told_before: int, kind: str, retry: bool, reason: str) -> None:
+    ledger = FailureLedger()
+    for _ in range(told_before):
+        told(policy, ledger, failure(kind))
+    decision = policy.decide(failure(kind), ledger, 0)
+    assert (decision.retry, decision.reason) == (retry, reason)
+
+
+def test_one_reason_is_enough_for_a_policy_that_asks_for_one() -> None:
+    ledger = FailureLedger()
+    assert told(made(2), ledger, failure("resource", step=7)).reasons == ()
+    assert told(made(2), ledger, failure("resource", step=7)).reasons == ()
+    assert told(made(2, stop_when=2), ledger, failure("resource", step=7)).reasons == ("exhausted", "same_step")
+    assert told(made(2, stop_when=2), ledger, failure("resource", step=6)).reasons == ("exhausted",)
+
+
+def test_strikes_at_one_step_are_counted_in_a_row_and_until_the_job_gets_further() -> None:
+    ledger = FailureLedger()
+    told(DEFAULT, ledger, failure("resource", step=7))
+    told(DEFAULT, ledger, failure("resource", step=7))
+    one = failure("resource", step=7).fingerprint
+    assert (ledger.strikes_at(one, 7), ledger.strikes_at(one, 8), ledger.strikes_at("another", 7)) == (2, 0, 0)
+    assert (ledger.roots[one].strikes, ledger.roots[one].retries, ledger.retries_of(one)) == (2, 1, 1)
+    told(DEFAULT, ledger, failure("resource", step=8))
+    told(DEFAULT, ledger, failure("resource", step=7))
+    assert ledger.strikes_at(one, 7) == 1
+    ledger.progress(step=9)
+    assert (ledger.strikes_at(one, 7), ledger.retries_of(one)) == (0, 0)
+    told(DEFAULT, ledger, failure("resource", step=9))
+    assert (ledger.retries_of(one), ledger.retries) == (1, 3)
+
+
+def test_the_oldest_roots_and_strikes_are_forgotten() -> None:
+    ledger = FailureLedger()
+    for number in range(ledgers.MAX_ROOTS + 2):
+        told(DEFAULT, ledger, failure("code", f"root{number}"))
+    told(DEFAULT, ledger, failure("code", "root5"))
+    first, *_, last = ledger.roots
+    assert (len(ledger.roots), first, last) == (ledgers.MAX_ROOTS, "code-root2", "code-root5")
+    assert [strike.fingerprint for strike in ledger.strikes[:1]] == ["code-root3"]
+    assert len(ledger.strikes) == ledgers.MAX_ATTEMPTS

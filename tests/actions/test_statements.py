@@ -287,3 +287,11 @@ def test_of_a_long_line_the_first_4096_bytes_are_looked_at() -> None:
 
     assert said_after(4095 - len(PHRASE)) == ["z" * 500]
     assert said_after(4096 - len(PHRASE)) == []
+
+
+def test_a_line_that_no_recipe_knows_is_of_the_attempt_around_it() -> None:
+    first, phrase = "ValueError: x", f"ERROR: {PHRASE}"
+    tail = Tail(data=f"{phrase}\n{first}\n{phrase}!\n".encode())
+    place = Source("log", len(phrase) + 1, 2, len(first))
+    tail.stated.append(Stated(first, {}, (raised(attempt=1),), place))
+    assert [(one.line, one.attempt) for one in account(tail, standard()).statements] == [(1, 0), (2, 1), (3, 1)]
