@@ -149,6 +149,8 @@ def _make_copy(module: str, after: str) -> None:
             place = folder / entry.relative_to(source)
             if not place.exists() and entry != path:
                 place.symlink_to(entry)
+    # The lint of patterns looks for the documents above its own file.
+    (folder / "docs").symlink_to(source.parent / "docs")
     changed.write_text(after, encoding="utf-8")
     os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
     importlib.import_module(module).__file__ = str(changed)
