@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tracecore.engine.window import FactWindow
 from tracecore.facts.collective import Arrival
+from tracecore.patterns.config import SECOND
 from tracecore.patterns.straggler import detector
+from tracecore.patterns.straggler.detector import Straggler
 from tracecore.signals.record import Source
 
 
@@ -36,3 +39,19 @@ def test_a_step_begins_after_everybody_had_come_to_the_collective_before(
     arrivals: list[tuple[int, int]], found: list[tuple[int, int]]
 ) -> None:
     assert steps(*arrivals) == found
+
+
+@pytest.mark.parametrize(("after", "told"), [(0, 1), (1, 0)])
+def test_the_steps_in_which_a_rank_is_late_lie_within_the_window(after: int, told: int) -> None:
+    config = Straggler().config
+    first = 100 * SECOND
+    last = first + config.window + after
+    times = [first - 50 * SECOND, first, *(last - 2 * n * config.late for n in range(config.steps - 1))]
+    window = FactWindow(("llm", ""), 0)
+    for seq, time in enumerate(sorted(times)):
+        window.add(
+            Arrival(
+                time=time, source=Source("fr", seq), job="llm", rank=3, pg="0", seq=seq, lateness=config.late, ranks=8
+            )
+        )
+    assert len(Straggler().evaluate(window, last)) == told
