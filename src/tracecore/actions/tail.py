@@ -272,7 +272,7 @@ class _Thinned:
         alike: dict[bytes, list[int]] = {}
         start, end = 0, -1
         for place in picked:
-            if place < end:
+            if place <= end:
                 continue
             start = block.rfind(b"\n", 0, place) + 1
             end = block.find(b"\n", place)
