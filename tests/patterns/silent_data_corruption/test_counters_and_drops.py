@@ -52,6 +52,8 @@ def evaluated(at: int = 100, **fields: Any) -> EvalAccuracy:
         ([rose(44, node="n2")], {}, None, 0, 0),
         ([rose(105, node="n2")], {}, 105, 1, SKEW),
         ([rose(106, node="n2")], {}, None, 0, 0),
+        ([rose(49, node="n2"), rose(50, node="n2"), rose(100, node="n2"), rose(101, node="n2")], {}, 49, 4, SKEW),
+        ([rose(49, node="n2")], {"job_end": START + 49}, None, 0, 0),
         ([rose(105, node="n2")], {"node": None}, None, 0, 0),
         ([rose(45, node="n1"), rose(46, 4, node="n2"), rose(47, 8, node="n1")], {}, 46, 4, SKEW),
         ([rose(45, 2, node="n2"), rose(60, 4)], {}, 45, 6, SKEW),

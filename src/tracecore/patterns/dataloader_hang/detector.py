@@ -113,7 +113,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def stall_seconds(self) -> int:
-        return max(0, int(self.stall.no_progress_s))
+        return int(self.stall.no_progress_s)
 
     def headline(self) -> str:
         who = self.stall.pod or (f"rank {self.stall.rank}" if self.stall.rank is not None else "the training")
@@ -268,7 +268,7 @@ class Reasons:
         errors = [error for error in window.of(LoaderError) if not error.retried]
         events = window.of(MountEvent)
         # By whether only facts without a node count.
-        self._errors = {alone: _timelines(_nodeless(errors, alone), _pod) for alone in ((False, True)[: 1 + by_pod])}
+        self._errors = {alone: _timelines(_nodeless(errors, alone), _pod) for alone in {False, by_pod}}
         self._ranks = {
             alone: _timelines([error for error in _nodeless(errors, alone) if error.pod is None], _rank)
             for alone in self._errors

@@ -86,7 +86,7 @@ class Rises:
     def between(self, oldest: int, newest: int) -> tuple[SdcCounter | None, int]:
         """The first of this time, and how much all of this time rose."""
         begin, end = self.range(oldest, newest)
-        return self.counters[begin] if begin < end else None, self.sums[end] - self.sums[begin] if begin < end else 0
+        return (self.counters[begin], self.sums[end] - self.sums[begin]) if begin < end else (None, 0)
 
     def range(self, oldest: int, newest: int) -> tuple[int, int]:
         """The places of those of this time."""
@@ -106,8 +106,6 @@ class OfJob:
 
     def elsewhere(self, node: str, span: tuple[int, int]) -> list[tuple[SdcCounter | None, int]]:
         """The first of other nodes and of this time, and how much all of them rose."""
-        if span[0] > span[1]:
-            return []
         begin, end = self._named.range(*span)
         named = self._named.counters
         first = self._changes.after(begin) if begin < end and named[begin].node == node else begin

@@ -12,7 +12,7 @@ import msgspec
 from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.silent_data_corruption.counters import CorruptionCounters
 
@@ -157,14 +157,14 @@ class SilentDataCorruption(Pattern[Config]):
         evaluations: Sequence[EvalAccuracy],
         observed: Mapping[tuple[Key, float], Sequence[EvalAccuracy]],
     ) -> Iterator[Verdict]:
-        #: The attempt whose evaluations are low; -1 where they are not.
-        low = -1
+        #: The attempt whose evaluations are low.
+        low = NEVER
         for evaluation in evaluations:
             drop = drop_of(evaluation)
             if drop is None:
                 continue
             if drop < self.config.drop or not self._comparable(evaluation, job, observed):
-                low = -1
+                low = NEVER
                 continue
             if evaluation.attempt <= low:
                 continue
@@ -197,8 +197,6 @@ class SilentDataCorruption(Pattern[Config]):
         if checksum is None and step is None and evaluation.baseline is not None:
             same = observed.get((job, evaluation.baseline), ())
             place = bisect_right(same, evaluation.time, key=_time) - 1
-            while place >= 0 and same[place].source == evaluation.source:
-                place -= 1
             if place >= 0 and same[place].time >= evaluation.time - self.config.memory:
                 checksum, step = same[place].checksum, same[place].checkpoint_step
         return _agree(evaluation.checksum, checksum) and _agree(evaluation.checkpoint_step, step)
