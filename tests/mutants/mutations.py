@@ -114,6 +114,8 @@ class Places:
                     continue
                 if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                     continue
+                if isinstance(child, ast.keyword) and child.arg == "strict":
+                    continue  # like an assertion, it says what is so already
                 yield child
                 yield from self._code(child)
 

@@ -325,8 +325,7 @@ class CollectiveMismatch(Pattern[Config]):
             if len(entries) > 1 and any(entry.transfers for entry in entries):
                 return [_misfit(window, seq, list(entries))]
             # Dumps were looked at as a whole: what their facts show is no call that ended before an open one.
-            settled = waits is not None and seq < waits and not any(entry.final for entry in entries)
-            if settled and all(entry.done for entry in entries):
+            if waits is not None and seq < waits and not any(entry.final for entry in entries):
                 continue
             sides = sides_of(entries)
             if len(sides) > 1:
@@ -391,7 +390,7 @@ def _from_reports(window: Window) -> list[Verdict]:
             sides.setdefault(words if sized else words.partition("|")[0], []).append(ranks[rank])
         if len(sides) < 2 or group in found:
             continue
-        ordered = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0]))
+        ordered = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0))
         sizes = [len(side) for _, side in ordered]
         odd = ordered[1:] if sizes[1] < sizes[0] else ordered
         found[group] = CollectiveMismatchVerdict(

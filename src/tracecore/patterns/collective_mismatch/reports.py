@@ -45,8 +45,8 @@ def calls(reports: Sequence[WatchdogReport]) -> dict[tuple[str, int], dict[int, 
     waiting: dict[tuple[int, int], list[WatchdogReport]] = {}
     groups: dict[str, None] = {}
     for report in _ordered(reports):
-        if report.rank is None or report.seq is None:
-            continue
+        assert report.rank is not None  # `tells` asks for both
+        assert report.seq is not None
         key = report.rank, report.seq
         if report.pg:
             groups[report.pg] = None
