@@ -175,7 +175,10 @@ def _by_step(reports: Iterable[Progress]) -> dict[Step, dict[int, Progress]]:
         assert report.rank is not None  # keys() asks for both
         assert report.step is not None
         step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
-        steps.setdefault(step, {})[report.rank] = report
+        if step in steps:
+            steps[step][report.rank] = report
+        else:
+            steps[step] = {report.rank: report}
     return steps
 
 
