@@ -5,7 +5,7 @@
 Running the whole suite for each of some 11,000 mutations takes days. This samples instead, from each folder as many as
 it has a share of all (and at least some), and runs for each mutation only the tests that execute the changed line
 (`tests.mutants.covering`), the quickest first, in a forked process (`tests.mutants.trial`). The test that
-notices a mutation must pass without it; otherwise the mutation is undecided. Results are kept in
+notices a mutation must pass without it; otherwise it is left out and the mutation tried again. Results are kept in
 `.cache/mutants` by seed: a run that was interrupted goes on where it stopped. It prints the survivors and fails below
 the committed floor. Mutations that change no behaviour are listed with the reason in `equivalent.txt` and do not count.
 """
@@ -64,6 +64,8 @@ class Sample:
         self.ended = 0
         #: Whether a test, or the cases of a pattern, pass without a mutation.
         self._sound: dict[tuple[str, str, bool], bool] = {}
+        #: Tests that fail in a trial without a mutation: they are left out from then on.
+        self._unsound: list[str] = []
         if results.exists():
             self.results = dict(map(json.loads, results.read_text(encoding="utf-8").splitlines()))
         known = equivalents()
@@ -86,13 +88,20 @@ class Sample:
                 entry = running.pop(pid)
                 if entry.noticed is not None:
                     self._sound[self._control(entry)] = found == SURVIVED
-                    self._note(entry, KILLED if found == SURVIVED else UNDECIDED)
                 elif found != KILLED or noticed is None:
                     self._note(entry, found)
-                elif (sound := self._sound.get(self._control(entry := entry._replace(noticed=noticed)))) is None:
-                    todo.insert(0, entry)
+                    continue
                 else:
+                    entry = entry._replace(noticed=noticed)
+                sound, test = self._sound.get(self._control(entry)), self._control(entry)[1]
+                if sound is None:
+                    todo.insert(0, entry)
+                elif sound or test in {"", *self._unsound}:
                     self._note(entry, KILLED if sound else UNDECIDED)
+                else:
+                    # Others may notice the mutation, too.
+                    self._unsound.append(test)
+                    todo.insert(0, entry._replace(noticed=None))
             time.sleep(0.05)
 
     def _control(self, entry: Running) -> tuple[str, str, bool]:
@@ -115,6 +124,7 @@ class Sample:
                 break
             tests.append(test)
         limit = 20 + 2 * min(seconds, MOST) + unrecorded
+        tests += [word for test in self._unsound for word in ("--deselect", test)] if tests else []
         return trial(module, source, mutation.apply(source), _pattern(mutation), tests, limit)
 
     def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str, tuple[str, bool] | None]]:
