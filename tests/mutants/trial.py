@@ -91,6 +91,10 @@ def trial(
             _make_copy(module, after)
             failed = _Failed()
             ended = int(pytest.main([*PYTEST, *tests], plugins=[failed]))
+            if ended == pytest.ExitCode.USAGE_ERROR:
+                # A table of the program has an entry less, and with it a table of tests: the others are run.
+                files = dict.fromkeys(test.partition("::")[0] for test in tests if not test.startswith("--"))
+                ended = int(pytest.main([*PYTEST, *files], plugins=[failed, _Chosen(tests)]))
             notes.write_text(json.dumps([failed.test, fresh]), encoding="utf-8")
             # Pytest ends with 2 where a file of tests cannot be imported, and with 5 where all tests are left out.
             status = {0: PASSED, 1: NOTICED, 2: NOTICED, 5: PASSED}.get(ended, BROKEN)
@@ -122,6 +126,23 @@ class _Failed:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.test = self.test or report.nodeid
+
+
+class _Chosen:
+    """Leaves out tests that are not asked for, by their ids or by their files."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        pairs = zip(tests, ["", *tests], strict=False)
+        self._left_out = {test for test, before in pairs if before == "--deselect"}
+        self._chosen = set(tests) - self._left_out
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [
+            item
+            for item in items
+            if not self._chosen.isdisjoint((item.nodeid, item.nodeid.partition("::")[0]))
+            and item.nodeid not in self._left_out
+        ]
 
 
 def _notices(pattern: str) -> bool:
