@@ -104,6 +104,35 @@ def test_others_go_on_where_nobody_names_a_rank(steps: list[tuple[float, int]], 
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "survived"),
+    [
+        # Steps are counted anew in each epoch.
+        ((90, 0.0), [(1, 1.0), (2, 1.0)], True),
+        ((90, 0.0), [(1, 1.0)], False),
+        ((90, 0.0), [(1, 0.0), (2, 0.0)], False),
+        ((90, 1.0), [(1, 0.0), (2, 0.0)], False),
+        ((90, None), [(1, 1.0), (2, 1.0)], False),
+        ((90, None), [(1, None), (2, None)], False),
+        ((90, 0.0), [(1, None), (2, 1.0)], True),
+        # Or after the last one.
+        ((100, None), [(1, None), (2, None)], True),
+        ((100, None), [(1, None)], False),
+    ],
+)
+def test_others_go_on_with_the_next_epoch(
+    before: tuple[int, float | None], after: list[tuple[int, float | None]], survived: bool
+) -> None:
+    failure = ExceptionRaised(type="ValueError", **where(FAILED, rank=None))
+    window = FactWindow(("j", ""), 2 * SECOND)
+    window.add(failure)
+    for place, (number, epoch) in enumerate([before, *after]):
+        time = FAILED - 1 if not place else FAILED + place
+        window.add(step(time, path="other.log", rank=None, step=number, epoch=epoch, total_steps=100))
+    aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
+    assert aftermath.survived(failure) is survived
+
+
+@pytest.mark.parametrize(
     ("error", "report", "rank"),
     [
         # An error that was printed several times, and a watchdog of the same file that speaks meanwhile.
