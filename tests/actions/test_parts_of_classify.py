@@ -319,3 +319,7 @@ def test_the_suspects_words_are_around_the_evidence_else_the_end_of_its_log() ->
     assert read(incident(other, fact, ranks=(0,)), bundle, 0).endswith(b"0040000\n")
     kernel = Bundle(streams=[stream("dmesg", b"oom\n", layer="kernel")], skipped=[], clock=Clock())
     assert read(incident(), kernel, 0) == b"oom\n"
+    both = Bundle(streams=[*alone.streams, *kernel.streams], skipped=[], clock=Clock())
+    assert read(incident(root=object()), both, 0) == b"all\n"
+    assert read(incident(), both, 0) == b""
+    assert read(incident(raised(source=Source("log", 0, 0, 3))), both, 0) == b"all\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,3 +59,33 @@ def test_the_first_rule_of_the_file_speaks_for_the_first_fact(
     )
     stated: Any = SimpleNamespace(facts=facts, attributes=attributes, lines=(), text="", body="")
     assert rules.for_stated(stated) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complains"),
+    [
+        ("the widget broke", True),
+        ("the widget works", False),
+        ("WARNING: the widget broke", False),
+        ("Error: the widget broke", False),
+        # Options of a command that is quoted say nothing.
+        ("started with --name broke", False),
+        ("it broke, started with --name x", True),
+        # Chatter, and the sentence in which a setting stands; advice is no chatter here.
+        ("it broke, harmless", False),
+        ("it broke. Its setting is on", True),
+        ("It works. Its setting broke", False),
+        ("its setting broke", False),
+        ("it broke. Try again", True),
+    ],
+)
+def test_a_line_in_which_a_program_says_that_it_failed(text: str, complains: bool) -> None:
+    chatter = (("settings", "setting"), ("advice", "Try"), ("retries", "harmless"))
+    rules = msgspec.structs.replace(
+        RULES,
+        quoted=re.compile(" --"),
+        complaints=re.compile("broke"),
+        errs=re.compile("Error"),
+        chatter=tuple((name, re.compile(word)) for name, word in chatter),
+    )
+    assert rules.complaint(text) is complains

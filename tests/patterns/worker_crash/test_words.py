@@ -84,6 +84,9 @@ def test_the_headline_of_a_crash(verdict: WorkerCrashVerdict, headline: str) -> 
         ({"type": "A", "message": "m"}, ("A", "m")),
         ({"type": "A"}, ("A", "")),
         ({"type": "A", "message": "m", "root_type": "B", "root_message": "n"}, ("B", "n")),
+        ({"type": "A", "message": "https://h", "root_type": "B", "root_message": "n"}, ("A", "https://h")),
+        ({"type": "A", "message": "(host='h'", "root_type": "B", "root_message": None}, ("A", "(host='h'")),
+        ({"type": "A", "message": "https://h", "root_type": "B", "root_message": "s3://b"}, ("B", "s3://b")),
         ({"type": "A", "message": "m", "root_type": "B"}, ("B", "")),
     ],
 )
