@@ -334,10 +334,10 @@ PCIE = made(AerError, severity="fatal", node="n1")
 
 
 def test_an_xid_alone_says_what_it_means_and_where_it_was() -> None:
-    incident = left(made(Xid, code=31, node="n1", gpu="0000:3b:00.0", process="python", pid=7, count=3))
+    incident = left(made(Xid, code=31, node="n1", gpu="0000:3b:00.0", process="python", pid=7, count=2))
     assert incident is not None
     assert incident.headline == (
-        "Xid 31 (GPU memory page fault) on GPU 0000:3b:00.0 of n1, process python 7, 3 times: usually an error of the "
+        "Xid 31 (GPU memory page fault) on GPU 0000:3b:00.0 of n1, process python 7, 2 times: usually an error of the "
         "program, not of the GPU. The logs do not show whether the run survived this"
     )
     assert incident.advice.startswith("NVIDIA's advice for this Xid: restart the job; the GPU needs no reset.")

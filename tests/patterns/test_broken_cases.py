@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tracecore.patterns import cases
 from tracecore.patterns.cases import (
     MAX_BYTES,
     MAX_REPEAT,
@@ -47,6 +48,19 @@ def test_a_case_is_read(tmp_path: Path) -> None:
 
 def test_several_cases_know_their_lines(tmp_path: Path) -> None:
     assert [case.line for case in read(tmp_path, f"{GOOD}---\n{GOOD}---\n")] == [1, 9]
+
+
+def test_two_cases_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kind:
+        needs = ()
+
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.write_text(GOOD, encoding="utf-8")
+    monkeypatch.setattr(cases, "case_files", lambda kind: files)
+    kind: Any = Kind
+    with pytest.raises(CaseError, match=r"case `one` is in a\.yaml already"):
+        cases.cases_of(kind)
 
 
 def test_a_case_can_begin_at_another_time_and_be_turned_around(tmp_path: Path) -> None:

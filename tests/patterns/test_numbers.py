@@ -45,11 +45,18 @@ def is_numeric(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def plain(value: object) -> object:
+    """Return the fields of an object, and the numbers of a set in order."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    return sorted(value) if isinstance(value, frozenset) and all(map(is_numeric, value)) else value
+
+
 def numbers(module: ModuleType) -> dict[str, Any]:
     """Return a module's constants, the defaults of its classes and functions, and the horizon of its pattern."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
-    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    found = {name: plain(getattr(module, name)) for name in names if hasattr(module, name)}
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) == module.__name__:
             found |= defaults_of(name, value)
