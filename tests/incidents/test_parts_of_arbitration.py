@@ -10,6 +10,7 @@ import pytest
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
+from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
 from tracecore.facts.memory import CudaOom
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExitStatus, FatalSignal
@@ -413,3 +414,41 @@ def test_what_ended_the_run_comes_first() -> None:
     assert parts._worst_first([slowed, unknown, lost, hang, crash], started) == [hang, crash, unknown, lost, slowed]
     never = run(*(attempt(number=number) for number in range(5)))
     assert parts._worst_first([unknown, lost, hang, crash, slowed], never) == [crash, lost, hang, unknown, slowed]
+
+
+def row(node: str = "n9", **fields: Any) -> NodeReadiness:
+    given = {"ready": False, "approximate": True, "node": node} | fields
+    return NodeReadiness(time=T0, source=Source("nodes.txt", 1), **given)
+
+
+CAUSE, SYMPTOM = touch(name="cuda_oom"), touch(seen(11), name="nccl_hang")
+SLOW, OTHER_LOSS = touch(seen(12), name="straggler"), touch(row("n8"), name="host_lost")
+FAILED = {0: ExitStatus(time=T0, source=Source("exit"), exit_code=1)}
+
+
+@pytest.mark.parametrize(
+    ("lost", "others", "given", "listed"),
+    [
+        ((row(),), [CAUSE], {}, True),
+        ((row(),), [CAUSE, SYMPTOM], {}, True),
+        ((row(),), [SYMPTOM], {}, False),
+        # Nothing else, and nothing failed.
+        ((row(),), [], {}, True),
+        ((row(),), [], {"ended": FAILED}, False),
+        ((row(),), [SLOW, OTHER_LOSS], {"ended": FAILED}, False),
+        ((row(),), [SLOW, OTHER_LOSS], {}, True),
+        # It is one of the job's, or somebody saw it happen.
+        ((row(),), [CAUSE], {"places": {"n9": {0}}}, False),
+        ((row(),), [CAUSE], {"nodes": {"n9"}}, False),
+        ((row(approximate=False),), [CAUSE], {}, False),
+        ((row(reason="KubeletStopped"),), [CAUSE], {}, False),
+        ((row(reason=SLURM_DOWN),), [CAUSE], {}, True),
+        ((row(), row("n8", approximate=False)), [CAUSE], {}, False),
+    ],
+)
+def test_a_node_that_a_list_shows_need_not_be_the_jobs(
+    lost: tuple[Fact, ...], others: list[Footprint], given: dict[str, Any], listed: bool
+) -> None:
+    one = touch(*lost, name="host_lost")
+    assert parts._is_only_listed(one, [one, *others], attempt(**given)) is listed
+    assert not parts._is_only_listed(touch(*lost, name="gpu_fault"), others, attempt(**given))
