@@ -89,3 +89,22 @@ def test_a_line_in_which_a_program_says_that_it_failed(text: str, complains: boo
         chatter=tuple((name, re.compile(word)) for name, word in chatter),
     )
     assert rules.complaint(text) is complains
+
+
+def test_each_condition_of_the_file_stands_in_its_table() -> None:
+    rules = rules_of.read(rules_of.path())  # anew: what was read before is remembered
+    tables = {
+        "fact": [(kind.__name__, entries) for kind, entries in rules.by_fact.items()],
+        "stamped": list(rules.by_attribute.items()),
+        "verdict": list(rules.by_pattern.items()),
+        "phrase": [(entry[2].subject, (entry,)) for entry in rules.phrases],
+    }
+    for kind, table in tables.items():
+        told = [(order, condition) for order, rule in enumerate(rules.rules) for condition in rule.when]
+        wanted = [(order, id(condition)) for order, condition in told if condition.kind == kind]
+        found = [(order, id(condition)) for _, entries in table for order, _, condition in entries]
+        assert sorted(found) == sorted(wanted)
+        assert wanted
+        for subject, entries in table:
+            assert all(condition.subject == subject and condition in rule.when for _, rule, condition in entries)
+            assert [order for order, _, _ in entries] == sorted(order for order, _, _ in entries)

@@ -12,7 +12,7 @@ import pytest
 from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.coverage import PART
 from tracecore.incidents.page import page
-from tracecore.incidents.text import WIDTH, report, where
+from tracecore.incidents.text import WIDTH, _pieces, report, where
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
 
@@ -149,3 +149,19 @@ def test_where_it_happened_is_said_as_exactly_as_it_is_known(
     root = None if role is None else SimpleNamespace(verdict=verdict)
     incident: Any = SimpleNamespace(suspects=Suspects(**suspects), root=root, evidence=evidence)
     assert where(incident) == words
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "pieces"),
+    [
+        ("abcdef", 6, ["abcdef"]),
+        ("abcdefg", 6, ["abcdef", "g"]),
+        # Between words, unless that leaves more than half of a piece empty.
+        ("abc defg", 6, ["abc", "defg"]),
+        ("ab cdefg", 6, ["ab cde", "fg"]),
+        ("abcdef gh", 6, ["abcdef", "gh"]),
+        (" ab", 1, ["", "a", "b"]),
+    ],
+)
+def test_a_quoted_line_is_broken_between_words(line: str, width: int, pieces: list[str]) -> None:
+    assert list(_pieces(line, width)) == pieces

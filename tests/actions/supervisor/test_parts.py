@@ -694,3 +694,10 @@ def test_a_command_without_progress_is_judged_unless_it_moves_again_or_is_only_r
     assert (tmp_path / "failure.json").exists() == ("left alone (--on-stall" in words)
     assert one.state.ledger is before
     assert before.mark == (on_stall == "restart")
+
+
+def test_a_process_that_ends_while_others_are_listed_hides_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = str(os.getpid())
+    monkeypatch.setattr(os, "listdir", lambda path: ["self", "999999999", own])
+    assert keeper.descendants(os.getppid()) == [os.getpid()]
+    assert keeper.descendants(os.getpid()) == []
