@@ -176,6 +176,12 @@ def test_who_left_nothing_was_at_the_other_end(
         assert ranks[0] == 2
 
 
+def test_eight_ranks_are_named() -> None:
+    given = {"lost": lost(*range(9)), "ranks": set(range(10))}
+    headline, _ = said(attempt(dict.fromkeys(range(9), 1), **given))
+    assert headline == "Ranks 0, 1, 2, 3, 4, 5, 6, 7 lost their connections, and rank 9 left nothing to read"
+
+
 # -- stacks ------------------------------------------------------------------------------------------------------------
 
 

@@ -156,7 +156,7 @@ def entered(**fields: Any) -> CollectiveEntry:
         ("nccl_hang", made(WatchdogReport, report="heartbeat", pg="5", reporter="hvd"), ()),
         ("nccl_hang", made(WatchdogReport, report="heartbeat", pg="5", group_rank=0), (("j", "5"),)),
         ("nccl_hang", made(WatchdogReport, report="heartbeat", group_rank=0), ()),
-        ("nvlink_degradation", made(Xid, code=min(CODES)), NODE),
+        ("nvlink_degradation", made(Xid, code=min(CODES)), (("n",), ("",))),
         ("nvlink_degradation", made(Xid, code=13), ()),
         ("nvlink_degradation", made(WatchdogReport, report="timeout", node=None), (("",),)),
         ("nvlink_degradation", made(WatchdogReport, report="exception"), ()),

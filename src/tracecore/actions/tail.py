@@ -284,7 +284,7 @@ class _Thinned:
                 alike.setdefault(line.translate(None, NUMBERS), []).append(place)
         half = ALIKE // 2
         for places in alike.values():
-            kept += places if len(places) <= ALIKE else (*places[:half], *places[-half:])
+            kept += (*places[:half], *places[half:][-half:])
         kept.sort()
         return kept
 
