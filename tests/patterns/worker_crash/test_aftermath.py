@@ -10,7 +10,7 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, LauncherFailure
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.patterns.worker_crash.aftermath import Aftermath
-from tracecore.patterns.worker_crash.process_facts import ProcessFacts
+from tracecore.patterns.worker_crash.process_facts import LOOKED_AT, ProcessFacts
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -158,5 +158,18 @@ def test_a_folded_error_is_of_the_rank_whose_watchdog_speaks_meanwhile(
     window = FactWindow(("j", ""), 2 * SECOND)
     window.add(failure)
     window.add(WatchdogReport(report="exception", **where(FAILED + report[0], offset=90), **folded(*report)))
+    aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
+    assert aftermath.rank(failure) == rank
+
+
+@pytest.mark.parametrize(("others", "rank"), [(LOOKED_AT - 1, 1), (LOOKED_AT, None)])
+def test_so_many_reports_before_a_folded_error_are_looked_at(others: int, rank: int | None) -> None:
+    failure = CudaError(error="launch_failure", **where(FAILED, rank=None))
+    window = FactWindow(("j", ""), 2 * SECOND)
+    window.add(failure)
+    until = (FAILED + 5) * SECOND
+    window.add(WatchdogReport(report="exception", **where(FAILED - 9, offset=90), last_time=until, count=2))
+    for number in range(others):
+        window.add(WatchdogReport(report="exception", **where(FAILED - 5, offset=100 + number)))
     aftermath = Aftermath(window, ProcessFacts(window), MEMORY * SECOND, 10 * SECOND)
     assert aftermath.rank(failure) == rank
