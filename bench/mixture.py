@@ -62,6 +62,7 @@ TROUBLE: tuple[tuple[str, int, Make], ...] = (
     ("AerError", 8, lambda _: {"severity": "corrected", "error_type": "RxErr"}),
     ("PcieRateCollapse", 2, lambda _: {"bytes_per_second": 1e9, "baseline_bytes_per_second": 2e10}),
     ("GpuDriverError", 2, lambda _: {"error": "gsp_timeout"}),
+    ("GpuCondition", 1, lambda _: {"condition": "remap_failed"}),
     ("GpuLost", 2, lambda _: {}),
     ("Sxid", 2, lambda _: {"code": 12028}),
     ("SdcCounter", 1, lambda _: {"delta": 1}),
@@ -112,6 +113,7 @@ OF_GPU = frozenset(
         "AerError",
         "PcieRateCollapse",
         "GpuDriverError",
+        "GpuCondition",
         "GpuLost",
         "XidGauge",
     )

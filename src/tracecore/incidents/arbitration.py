@@ -39,7 +39,7 @@ SECOND: Final = 1_000_000_000
 EPISODE: Final = 600 * SECOND
 
 #: Beside a cause of slowness, a stall counts from so many seconds on.
-STALLED_S: Final = 120
+STALLED_S: Final = 300
 #: A rank that makes a step so long after a death is not the one that died.
 WENT_ON: Final = 60 * SECOND
 #: Ignore verdicts that ended this long before the run began. Two clocks that print no time zone differ by less.

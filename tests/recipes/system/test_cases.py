@@ -51,7 +51,7 @@ PREFIXES = (
 
 
 #: What rows of tables say that other programs print; no kernel writes before them.
-OF_TABLES = {"sensor", "file_system_full", "health_check_failed", "nvlink_down"}
+OF_TABLES = {"sensor", "file_system_full", "health_check_failed", "nvlink_down", "nvlink_errors"}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -47,11 +47,15 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
 
 
 def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
-    """The output of commands, each below its command, from the given one on."""
+    """The output of commands, each below its command, from the given one on.
+
+    Args:
+        first: where it is not the first command, what is of no other format is text, which nobody else reads.
+    """
     borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
     for begin, end in pairwise(borders[first:]):
         found = recognise(text[begin:end], b"", "", True)
-        if found.format not in ("", "text", "dmesg", "syslog"):
+        if found.format and (first or found.format not in ("text", "dmesg", "syslog")):
             yield found, _blank(text[:begin]) + text[begin:end]
 
 

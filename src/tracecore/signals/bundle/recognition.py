@@ -173,9 +173,12 @@ def is_binary(head: bytes) -> bool:
 
 def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
     """Return whether a log of the system also has the output of a program that trains."""
+    work = FORMATS.expressions["work"]
+    if found.format == "text" and found.layer == "kernel":
+        # A table of file systems below a traceback: somebody copied both.
+        return work.search(head) is not None
     if found.format not in ("syslog", "journal_json"):
         return False
-    work = FORMATS.expressions["work"]
     for line in (head + b"\n" + tail).split(b"\n"):
         if work.search(line):
             if found.format == "journal_json":
