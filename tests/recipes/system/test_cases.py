@@ -51,7 +51,16 @@ PREFIXES = (
 
 
 #: What rows of tables say that other programs print; no kernel writes before them.
-OF_TABLES = {"sensor", "file_system_full", "health_check_failed", "nvlink_down", "nvlink_errors"}
+OF_TABLES = {
+    "sensor",
+    "file_system_full",
+    "health_check_failed",
+    "nvlink_down",
+    "nvlink_errors",
+    "link_errors",
+    "memory_fragmented",
+    "storage_cluster",
+}
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -182,7 +182,7 @@ class PlannedStopPattern(Pattern[Config]):
             if place < len(stops) and stops[place].time - stops[place - 1].end <= self.config.window:
                 continue
             chain, begin = stops[begin:place], place
-            best = max(chain, key=_weight)  # of several the first: they are in order
+            best = min(chain, key=_weight)  # of several the first: they are in order
             reason = best.reason if isinstance(best, PlannedStop) else "sigterm"
             if reason not in ASKED:
                 failures = _failures(window) if failures is None else failures
@@ -226,5 +226,6 @@ def _failures(window: Window) -> list[int]:
 
 
 def _weight(fact: Fact) -> int:
-    """0 for a death, 1 for a request to stop, 2 for one that somebody made on purpose."""
-    return isinstance(fact, PlannedStop) + (isinstance(fact, PlannedStop) and fact.reason in ASKED)
+    if not isinstance(fact, PlannedStop):
+        return 2
+    return 0 if fact.reason in ASKED else 1
