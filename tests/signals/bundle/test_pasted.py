@@ -67,6 +67,11 @@ def test_each_table_of_several_commands_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_of_very_many_commands_some_are_read() -> None:
+    found = list(pasted.tables(f"$ kubectl get nodes\n{NODES}".encode() * 100))
+    assert len(found) == pasted.MAX_TABLES
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -16,7 +16,9 @@ from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recog
 from tracecore.signals.kernel import lines as kernel_lines
 
 _LINE = re2.compile(rb"[^\n]*\n?")
-_NOT_A_BREAK = re2.compile(rb"[^\n]")
+_BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
+#: Commands of a file that are looked at; further ones are left in the text around them.
+MAX_TABLES = 32
 
 
 def host(text: bytes) -> str | None:
@@ -33,12 +35,17 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
         text: the whole file.
     """
     yield from tables(text)
+    # Nearly all files have none, and a bundle may have 100,000.
+    if not any(FORMATS.expressions[name].search(text) for name in ("kernel_time", "daemon")):
+        return
     lines = [match.group() for match in _LINE.finditer(text)]
     kinds = [_system(line) for line in lines]
-    work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
     system = [number for number, kind in enumerate(kinds) if kind]
+    if not system:
+        return
+    work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
     # A program may also write what it learns or generates, which is about anything: that stands between its own lines.
-    if system and work and system[0] < work[-1] and work[0] < system[-1]:
+    if work and system[0] < work[-1] and work[0] < system[-1]:
         return
     for kind in ("dmesg", "syslog"):
         if kind in kinds:
@@ -53,7 +60,7 @@ def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
         first: where it is not the first command, what is of no other format is text, which nobody else reads.
     """
     borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
-    for begin, end in pairwise(borders[first:]):
+    for begin, end in pairwise(borders[first : first + MAX_TABLES + 1]):
         found = recognise(text[begin:end], b"", "", True)
         if found.format and (first or found.format not in ("text", "dmesg", "syslog")):
             yield found, _blank(text[:begin]) + text[begin:end]
@@ -69,5 +76,4 @@ def _system(line: bytes) -> str:
 
 
 def _blank(text: bytes) -> bytes:
-    blank: bytes = _NOT_A_BREAK.sub(b" ", text)
-    return blank
+    return text.translate(_BLANK)
