@@ -21,7 +21,7 @@ _NO_HOST = re2.compile(
 )
 _HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
 #: Lines at the beginning of a file that are looked at, and bytes of them.
-_LINES, _BYTES = 24, 4096
+_LINES, _BYTES = 8, 4096
 #: A machine's name before the message of a line: only times, levels and brackets stand before it.
 _FIELD = re2.compile(
     rb"^(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\d\s:.,/+\[\]|()<>TZ-]{0,48}"
