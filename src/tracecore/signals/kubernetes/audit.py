@@ -11,12 +11,13 @@ from typing import Final
 
 import msgspec
 
-from tracecore.signals import stamps, whole
+from tracecore.signals import stamps
 from tracecore.signals.kubernetes.objects import record
 from tracecore.signals.record import Attributes, LogSignal
 from tracecore.signals.stream import Clock, Stream
 
-MAX_BYTES = 512 << 20
+#: A longer line is read as several, none of which says anything.
+MAX_LINE = 4 << 20
 
 #: Requests without one of these say nothing here; asking costs less than decoding.
 _WORTH: Final = (b'"eviction"', b"delete", b"unschedulable", b'"taints"')
@@ -83,9 +84,7 @@ _decoder = msgspec.json.Decoder(_Request)
 
 def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     """One record for each request that ended work or says that a node is lost."""
-    offset = 0
-    for raw in whole.content(stream, MAX_BYTES).split(b"\n"):
-        here, offset = offset, offset + len(raw) + 1
+    for here, raw in _lines(stream):
         if not any(word in raw for word in _WORTH):
             continue
         try:
@@ -105,6 +104,15 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
             body = f"{request.user.username} {request.verb} {about.resource} {about.name} {about.subresource}".rstrip()
             attributes.setdefault("k8s.event.note", body)
             yield record(stream, clock, identity, attributes, body, when, f"{stream.path}@{here}", here)
+
+
+def _lines(stream: Stream) -> Iterator[tuple[int, bytes]]:
+    """Each line with its place; such a log may be larger than memory."""
+    offset = 0
+    with stream.open() as file:
+        while raw := file.readline(MAX_LINE):
+            yield offset, raw
+            offset += len(raw)
 
 
 def _stated(request: _Request) -> Attributes:
