@@ -12,7 +12,7 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
+from tracecore.facts.gpu import AerError, AerRecovery, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
@@ -211,10 +211,14 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     for offsets in steps.values():
         offsets.sort()
     started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
+    recovered = {fact.node: fact.end for fact in facts if isinstance(fact, AerRecovery) and fact.succeeded}
     trouble = [
         fact
         for fact in facts
-        if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
+        if _is_trouble(fact)
+        and _stands(fact, progress, steps)
+        and not _was_pulled(fact, started)
+        and not _came_back(fact, recovered)
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
@@ -253,6 +257,11 @@ def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
     """Whether a container started after its image could not be pulled at first."""
     pull = isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure"
     return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
+
+
+def _came_back(fact: Fact, recovered: dict[str | None, int]) -> bool:
+    """Whether the kernel says, after a PCIe error, that the device recovered."""
+    return isinstance(fact, AerError) and recovered.get(fact.node, -1) >= fact.time
 
 
 def _is_trouble(fact: Fact) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.gpu import AerError, GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_entry
 
@@ -108,7 +108,7 @@ def ends_fabric(sxid: Sxid) -> bool:
 
 def action_of(fact: Fact) -> str | None:
     """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
-    if isinstance(fact, GpuLost):
+    if isinstance(fact, GpuLost | AerError):
         return "RESTART_BM"
     if isinstance(fact, GpuCondition):
         return "CONTACT_SUPPORT"
