@@ -91,6 +91,7 @@ CONDITIONS = {
     "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
     "nvlinks_inactive": "some NVLinks are inactive",
     "unreadable": "nvidia-smi cannot read the GPU (ERR!)",
+    "lost": "nvidia-smi says that the GPU is lost",
     "hang": "a monitor reports a hang",
 }
 

@@ -173,9 +173,10 @@ def _attempt(
     listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
-    conditions = [t for t in touches if _is_only_a_condition(t, touches)]
+    conditions = [t for t in touches if _is_only_a_condition(t, touches, attempt)]
+    tied = "and nothing ties it to the job" if len(conditions) == len(touches) else "and nothing ties it to the failure"
     touches = _without(touches, conditions)
-    notes += [f"A condition of a GPU, and nothing ties it to the failure: {t.verdict.headline()}" for t in conditions]
+    notes += [f"A condition of a GPU, {tied}: {t.verdict.headline()}" for t in conditions]
     if not over:
         ended = state == "finished"
         survived = [
@@ -319,13 +320,24 @@ def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAtte
     return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
 
 
-def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint]) -> bool:
-    """Whether a table shows that a GPU is to be replaced, whenever that began, and something else went wrong."""
+def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
+    """Whether a table shows that a GPU is gone or to be replaced, and nothing that went wrong may follow from it.
 
-    def shown(o: Footprint) -> bool:
-        return all(isinstance(fact, GpuCondition) for fact in o.evidence)
+    Since when that holds nobody knows, nor whether the job used this GPU: beside a run that made steps and did not
+    fail it is trouble of the machine, and beside another failure, too, unless that is a crash on a GPU that is gone.
+    """
+    if not _is_shown(t):
+        return False
+    well = attempt is not None and attempt.progress and attempt.state in ("finished", "unknown") and not attempt.stalls
+    if well and all(map(_is_shown, touches)):
+        return True
+    gone = any(isinstance(fact, GpuCondition) and fact.condition == "lost" for fact in t.evidence)
+    others = [o for o in touches if not _is_shown(o) and o.gpus.isdisjoint(t.gpus)]
+    return any(not (gone and rule_conditions.same_death(t, o)) for o in others)
 
-    return shown(t) and any(not shown(o) and o.gpus.isdisjoint(t.gpus) for o in touches)
+
+def _is_shown(t: Footprint) -> bool:
+    return all(isinstance(fact, GpuCondition) for fact in t.evidence)
 
 
 def _is_row(fact: Fact) -> bool:

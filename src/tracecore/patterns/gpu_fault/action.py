@@ -36,8 +36,8 @@ DRIVER = {
 AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
 #: And what only habanalabs says.
 GAUDI = frozenset({"unusable"})
-#: Conditions in which a GPU has to be replaced.
-CONDITION = {"row_remap_failed": "has failing memory that it could not remap"}
+#: Conditions in which a GPU is gone or has to be replaced.
+CONDITION = {"row_remap_failed": "has failing memory that it could not remap", "lost": "is lost, as nvidia-smi shows"}
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
@@ -111,7 +111,7 @@ def action_of(fact: Fact) -> str | None:
     if isinstance(fact, GpuLost | AerError):
         return "RESTART_BM"
     if isinstance(fact, GpuCondition):
-        return "CONTACT_SUPPORT"
+        return "RESTART_BM" if fact.condition == "lost" else "CONTACT_SUPPORT"
     if isinstance(fact, GpuDriverError):
         return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):

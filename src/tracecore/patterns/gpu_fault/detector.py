@@ -85,7 +85,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> bool:
-        return 79 in self.codes or isinstance(self.first, GpuLost | AerError) or isinstance(self.worst, GpuLost)
+        gone = isinstance(self.first, GpuLost | AerError) or isinstance(self.worst, GpuLost)
+        return 79 in self.codes or gone or getattr(self.first, "condition", None) == "lost"
 
     def headline(self) -> str:
         on = f" on {self.first.node}" if self.first.node else ""
@@ -98,12 +99,12 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             return f"NVSwitch{f' {fact.switch}' if fact.switch else ''}{on} failed{link}{why} (SXid {fact.code})"
         if isinstance(fact, AerError):
             what = "is lost: it did not come back after a fatal PCIe error"
+        elif isinstance(fact, GpuCondition):
+            what = CONDITION.get(fact.condition, "failed")
         elif self.lost:
             what = "has fallen off the bus"
         elif isinstance(fact, GpuDriverError):
             what = DRIVER.get(fact.error, "failed")
-        elif isinstance(fact, GpuCondition):
-            what = CONDITION.get(fact.condition, "failed")
         elif isinstance(fact, CudaError):
             what = f"reports {CUDA.get(fact.error, 'an error')}"
         elif isinstance(fact, Xid) and fact.code == 154:
@@ -199,8 +200,8 @@ class GpuFault(Pattern[Config]):
 
     A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
     lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
-    the program, and those that only speak of another, never count. Of conditions that a table shows only one counts
-    in which the GPU has to be replaced. A fatal PCIe error counts where the device that did not recover is a GPU.
+    the program, and those that only speak of another, never count. Of conditions that a table shows only those count
+    in which the GPU is gone or has to be replaced. A fatal PCIe error counts where a GPU did not recover from it.
     """
 
     id = "21"

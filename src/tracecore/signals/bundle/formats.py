@@ -26,6 +26,7 @@ ROWS = {
 #: How readers recognise the beginning of what they read: (the text, all that was read) → whether it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "nvidia_table": lambda start, head: smi.TABLE.search(head[:1024]) is not None,
+    "nvidia_rows": smi.begins_with_rows,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,
