@@ -92,6 +92,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         places: ranks seen in each pod and on each node, by its name.
         nodes: machines of the job, where a scheduler lists all of them.
         hosts: machines whose lines were read.
+        pods: pods whose lines were read.
     """
 
     job: str
@@ -118,6 +119,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
     nodes: set[str] = msgspec.field(default_factory=set)
     hosts: set[str] = msgspec.field(default_factory=set)
+    pods: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -288,6 +290,8 @@ def _is_trouble(fact: Fact) -> bool:
 def _take(attempt: JobAttempt, fact: Fact) -> None:
     if fact.node and fact.layer == "stdout":
         attempt.hosts.add(fact.node)
+    if fact.pod and fact.layer == "stdout":
+        attempt.pods.add(fact.pod)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
