@@ -441,7 +441,9 @@ class _Search:
         if found.layer == "stdout":
             self.told_ranks += process_ranks.said(head, tail)
             stream.machine_ranks = process_ranks.of_machine(head, tail)
-            stream.single_node = stream.machine_ranks[:1] in ((), (0,))
+            stream.single_node = stream.machine_ranks[:1] == (0,) or not (
+                stream.machine_ranks or process_ranks.on_several_machines(head)
+            )
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)
