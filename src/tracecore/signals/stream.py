@@ -47,6 +47,7 @@ class Stream(msgspec.Struct, kw_only=True):
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
+        ahead: what is added to its times, nanoseconds: its clock is of another zone than the text around it.
     """
 
     path: str
@@ -63,6 +64,7 @@ class Stream(msgspec.Struct, kw_only=True):
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None
+    ahead: int = 0
 
 
 class Counters(msgspec.Struct):

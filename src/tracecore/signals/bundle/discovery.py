@@ -18,7 +18,17 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, machines, ordinals, pasted, process_ranks, remote
+from tracecore.signals.bundle import (
+    archive,
+    clocks,
+    exports,
+    identity,
+    machines,
+    ordinals,
+    pasted,
+    process_ranks,
+    remote,
+)
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
@@ -414,6 +424,7 @@ class _Search:
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):
             stream.layer = "kernel"
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
+        noted = len(self.stamps)
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
@@ -452,12 +463,12 @@ class _Search:
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
-            self._add_pasted(stream, pasted.parts(head))
+            self._add_pasted(stream, head, pasted.parts(head), noted)
         elif complete and found.format != "text":
-            self._add_pasted(stream, pasted.tables(head, first=1))
+            self._add_pasted(stream, head, pasted.tables(head, first=1), noted)
 
-    def _add_pasted(self, around: Stream, parts: Iterable[tuple[Recognised, bytes]]) -> None:
-        """Add what other programs say in a file."""
+    def _add_pasted(self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int) -> None:
+        """Add what other programs say in a file; `noted` times were known before it."""
         for found, part in parts:
             stream = Stream(
                 path=around.path,
@@ -470,4 +481,9 @@ class _Search:
             if found.format in ("dmesg", "syslog"):
                 stream.first_stamp, _ = times(part, b"")
                 stream.boot_time, stream.last_uptime = kernel_lines.boot_time(part), kernel_lines.last_uptime(part)
+                stream.ahead = clocks.ahead(text, part) if stream.last_uptime is None else 0
+                if stream.ahead:
+                    # The end of the bundle is not where the other clock has it.
+                    del self.stamps[noted:]
+                    self.note_times(times(clocks.without(text, part), b"")[1])
             self.streams.append(stream)
