@@ -19,6 +19,7 @@ from typing import BinaryIO, TypedDict
 import msgspec
 
 from tracecore.signals.bundle import (
+    addresses,
     archive,
     clocks,
     exports,
@@ -157,6 +158,7 @@ def discover(
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     process_ranks.settle(search.streams, search.told_ranks)
+    addresses.settle(search.streams, search.addresses, frozenset().union(*search.machines.values()))
     clock = settle_time(search.stamps)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
@@ -176,6 +178,7 @@ class _Search:
         self.processes: dict[str, ordinals.Processes] = {}
         #: Names of machines that files say, by their paths.
         self.machines: dict[str, frozenset[str]] = {}
+        self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
@@ -447,6 +450,7 @@ class _Search:
                 self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
         if said := machines.names(stream, whole_head):
             self.machines[path] = said
+        self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
         if found.layer == "stdout":

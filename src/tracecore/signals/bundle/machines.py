@@ -48,6 +48,11 @@ def names(stream: Stream, head: bytes) -> frozenset[str]:
     return frozenset(name for name in told if any(map(str.isdigit, name)))
 
 
+def is_name(word: str) -> bool:
+    """Return whether this word may be the name of a machine, and not of a rank, a job or a version."""
+    return _HOST.match(word) is not None and _NO_HOST.match(word) is None
+
+
 def settle(streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]]) -> None:
     """Give files that name no machine the one that they belong to.
 
@@ -110,5 +115,4 @@ def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
 
 
 def _is_host(folder: str) -> bool:
-    name = folder.rpartition("/")[2]
-    return _HOST.match(name) is not None and _NO_HOST.match(name) is None
+    return is_name(folder.rpartition("/")[2])

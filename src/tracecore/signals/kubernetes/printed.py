@@ -84,6 +84,19 @@ _TOLD = frozenset({"Evicted", "CrashLoopBackOff", "ImagePullBackOff", "ErrImageP
 _ENDED = frozenset({"OOMKilled", "Error", "ContainerCannotRun", "StartError", "DeadlineExceeded"})
 
 
+def addresses(stream: Stream) -> Iterator[tuple[str, str]]:
+    """Return (address, node) of `kubectl get nodes -o wide`; of `get pods -o wide` addresses of pods there."""
+    columns: list[tuple[str, int]] = []
+    for _, line in _lines(stream):
+        if "INTERNAL-IP" in line or (" IP " in line and " NODE" in line):
+            columns = _columns(line)
+            continue
+        row = _row(line, columns) if columns else {}
+        address, node = row.get("INTERNAL-IP") or row.get("IP", ""), row.get("NODE") or row.get("NAME", "")
+        if address[:1].isdigit() and node and node != "<none>":
+            yield address, node
+
+
 def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
     """Return namespace, name and identity of every pod of `kubectl get pods`."""
     for _, row in _pod_rows(stream):
