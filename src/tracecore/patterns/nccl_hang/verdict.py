@@ -137,7 +137,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def sign(self) -> str | None:
-        """What shows whom the others wait for, where nobody says so."""
+        """Say what shows whom the others wait for, where nobody says so."""
         return next((fact.sign for fact in self.hanging if isinstance(fact, WatchdogReport) and fact.sign), None)
 
     def headline(self) -> str:

@@ -125,7 +125,11 @@ class TextSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole table."""
+    """The whole table.
+
+    Args:
+        names: expressions of words in the names of files and folders.
+    """
 
     layers: dict[str, str]
     json: tuple[Sign, ...]
@@ -133,6 +137,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     name: tuple[NameSign, ...]
     text: tuple[TextSign, ...]
     words: dict[str, tuple[bytes, ...]]
+    names: dict[str, tuple[str, ...]]
     expressions: dict[str, re2._Regexp]
 
 
@@ -156,3 +161,8 @@ def _load() -> Formats:
 
 
 FORMATS = _load()
+
+
+def any_of(name: str) -> str:
+    """Return the expression of any word of a list of the table."""
+    return "|".join(FORMATS.names[name])

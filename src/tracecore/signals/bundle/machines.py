@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re2
 
+from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
 #: Layers that are about a machine, and not about the work on it.
 _OF_MACHINE = frozenset({"kernel", "metrics"})
-#: Folders that are called after what is in them, not after a machine.
-_NO_HOST = re2.compile(
+_NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
+_HOST = re2.compile(
     r"(?i)^(?:run|job|exp|experiment|attempt|rank|worker|task|trial|try|case|incident|bundle|logs?|out|output|tmp|part|step"
     r"|epoch|round|set|test|restart|replica|stage|version|v|day|date|gpu|pod|proc|process|local|global|old|new|slurm)"
     r"(?:[-_.]?\d|$)"
