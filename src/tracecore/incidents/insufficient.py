@@ -386,7 +386,7 @@ def _spoke(told: Sequence[LastLines]) -> list[LastLines]:
 
 def _shape(text: str) -> str:
     """Return a line without its numbers, which differ from step to step and from rank to rank."""
-    return _NUMBERS.sub("0", text)
+    return str(_NUMBERS.sub("0", text))
 
 
 def _alive(count: int) -> str:

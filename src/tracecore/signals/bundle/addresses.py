@@ -63,7 +63,7 @@ def settle(streams: Iterable[Stream], told: Iterable[tuple[str, str]], known: fr
         # Clouds name machines by their addresses.
         if match := FORMATS.expressions["name_by_address"].match(host.encode()):
             names.setdefault(b".".join(match.groups()).decode(), set()).add(host)
-    chosen = {address: name for address, them in names.items() if (name := _one(them, known)) is not None}
+    chosen = {address: one for address, them in names.items() if (one := _one(them, known)) is not None}
     if not chosen:
         return
     for stream in streams:

@@ -69,7 +69,7 @@ def settle_pods(streams: list[Stream]) -> None:
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
-            if len(found := named.get(stem, ())) == 1:
+            if len(found := named.get(stem, [])) == 1:
                 stream.resource |= found[0]
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
