@@ -17,6 +17,8 @@ from tracecore.signals.stream import Stream
 NODE: Final = ("k8s.node.name", "host.name", "tracecore.launcher.host", "tracecore.slurm.node")
 #: Bytes at the beginning of a file of which a sentence may name a machine and its address.
 _EARLY: Final = 16 * 1024
+#: An address in brackets begins like one of these; looking for them costs less than the expression.
+_SIGNS: Final = (b" (1", b" (2", b" (ip", b" (address")
 _HERE: Final = ("127.", "0.0.0.0", "255.")
 
 
@@ -36,8 +38,9 @@ def said(stream: Stream, head: bytes, name: str) -> list[tuple[str, str]]:
         if "hosts" in name or b"/etc/hosts" in head:
             for address, names in FORMATS.expressions["hosts_row"].findall(head):
                 found += [(address.decode(), one) for one in names.decode("utf-8", "replace").split()]
-        if b" (" in head[:_EARLY]:
-            pairs = FORMATS.expressions["node_address"].findall(head[:_EARLY])
+        early = head[:_EARLY]
+        if any(word in early for word in _SIGNS):
+            pairs = FORMATS.expressions["node_address"].findall(early)
             found += [(address, one) for one, address in _decoded(pairs) if is_name(one)]
     return [(address, one) for address, one in found if not address.startswith(_HERE) and one != "localhost"]
 

@@ -58,6 +58,8 @@ def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
     if b"global_ranks=[" in head or b"global_ranks=[" in tail:
         told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
         return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+    if not _speaks_of_local_ranks(head):
+        return ()
     place, each = _one_number("node_rank", head), _one_number("ranks_of_node", head)
     if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
         return ()
@@ -66,7 +68,12 @@ def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
 
 def on_several_machines(head: bytes) -> bool:
     """Return whether the launcher was told to use more than one machine."""
-    return (_one_number("nodes", head) or 0) > 1
+    return _speaks_of_local_ranks(head) and (_one_number("nodes", head) or 0) > 1
+
+
+def _speaks_of_local_ranks(head: bytes) -> bool:
+    """Return whether it matters which machine a log is of; asking costs less than looking for the settings."""
+    return b"[default" in head or b"local_rank" in head or b"/1 " in head[:4096]
 
 
 def _one_number(name: str, head: bytes) -> int | None:

@@ -8,6 +8,8 @@ from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import Clock, Stream
 
+#: Bytes of a list of pods that is read for the names of logs alone.
+_SMALL = 4 << 20
 #: Formats that list pods.
 _PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kubernetes_pods": printed.pods}
 
@@ -51,10 +53,11 @@ def settle_pods(streams: list[Stream]) -> None:
 
     A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
     """
+    logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
     for stream in streams:
         reader = _PODS.get(stream.format)
-        if reader is None:
+        if reader is None or not (logs or (stream.size or 0) <= _SMALL):
             continue
         try:
             known.update(((namespace, name), identity) for namespace, name, identity in reader(stream))
@@ -65,7 +68,6 @@ def settle_pods(streams: list[Stream]) -> None:
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in known.items():
         named.setdefault(name, []).append(identity)
-    logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]

@@ -118,6 +118,8 @@ _UNKNOWN = frozenset({"[unknown error]", "unknown error"})
 _MODEL = re2.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce) [A-Z0-9][\w ./()-]{1,48}$")
 _UUID = re2.compile(r"^GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _FULL_BUS = re2.compile(r"^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
+#: One of these is in such a row: a bundle may have 100,000 files, and looking for them costs less.
+_SIGNS = (b"NVIDIA ", b"GPU-", b"Tesla ", b"Quadro ", b"GeForce ", b":00.0")
 #: The options that say which columns a table without a header has, and whether its numbers have units.
 _ASKED = re2.compile(r"--query-gpu[= ][\"']?([a-z][\w.]*(?:,[a-z][\w.]*)*)")
 _UNITS = {"memory": "MiB", "utilization": "%"}
@@ -334,6 +336,8 @@ def begins_with_rows(start: bytes, head: bytes) -> bool:
         start: the text below the command.
         head: the text as it is.
     """
+    if not any(word in start[:4096] for word in _SIGNS) and b"--query-gpu" not in head[:4096]:
+        return False
     lines = [line for line in start[:4096].split(b"\n")[:4] if b"," in line][:3]
     if not lines or b"," not in start.split(b"\n", 1)[0]:
         return False
