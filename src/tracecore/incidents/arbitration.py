@@ -50,6 +50,8 @@ HISTORY: Final = 24 * 3600 * SECOND
 #: Verdicts of one attempt that are weighed against each other, the earliest causes first.
 WEIGHED: Final = 1_000
 
+#: What tells the pods of one job apart.
+_NUMBER: Final = re2.compile(r"-\d+$")
 #: Names in a sentence.
 _WORDS: Final = re2.compile(r"[\w.-]+")
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
@@ -320,11 +322,16 @@ def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
 def _is_another_pods(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
     """Whether a pod whose lines were not read could not mount something, while the job made steps and then failed.
 
-    A pod that waits for its volumes has not begun: it is none of those that made the steps.
+    A pod that waits for its volumes has not begun: it is none of those that made the steps. One that is named like
+    them may be waited for, which makes no loss diverge.
     """
     if t.name != "storage_failure" or not all(isinstance(fact, MountEvent) for fact in t.evidence):
         return False
-    if not attempt.progress or not t.pods.isdisjoint(attempt.pods | attempt.places.keys()):
+    running = attempt.pods | attempt.places.keys()
+    if not attempt.progress or not t.pods.isdisjoint(running):
+        return False
+    alike = {_NUMBER.sub("", pod) for pod in t.pods} & {_NUMBER.sub("", pod) for pod in running}
+    if alike and not any(o.name == "training_divergence" for o in touches):
         return False
     return any(o.verdict.role == "cause" and any(fact.layer == "stdout" for fact in o.evidence) for o in touches)
 
