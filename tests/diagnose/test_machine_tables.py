@@ -113,6 +113,17 @@ def test_a_gpu_that_is_gone_beside_a_run_that_is_well_is_a_note(tmp_path: Path) 
         )
 
 
+def test_a_gpu_that_is_gone_is_why_the_ranks_hang(tmp_path: Path) -> None:
+    said = (
+        "[rank{0}]:[E520 08:10:50.7 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600034 milliseconds "
+        "before timing out.\n"
+    )
+    log = STEPS + "".join(map(said.format, range(4)))
+    assert root(diagnosed(tmp_path / "lost", {"smi.csv": LOST, "train.log": log})) == "gpu_fault"
+    assert root(diagnosed(tmp_path / "worn", {"nvidia-smi-q.txt": REMAPPED, "train.log": log})) == "nccl_hang"
+
+
 def test_a_gpu_that_is_gone_is_why_a_rank_lost_its_gpu_and_no_reason_for_a_missing_key(tmp_path: Path) -> None:
     for message, expected in (
         ("RuntimeError: CUDA error: unknown error", "gpu_fault"),

@@ -371,7 +371,8 @@ def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: Jo
     """Whether a table shows that a GPU is gone or to be replaced, and nothing that went wrong may follow from it.
 
     Since when that holds nobody knows, nor whether the job used this GPU: beside a run that made steps and did not
-    fail it is trouble of the machine, and beside another failure, too, unless that is a crash on a GPU that is gone.
+    fail it is trouble of the machine, and beside another failure, too. Of a GPU that is gone a hang may follow, and a
+    crash on a GPU.
     """
     if not _is_shown(t):
         return False
@@ -380,7 +381,9 @@ def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: Jo
         return True
     gone = any(isinstance(fact, GpuCondition) and fact.condition == "lost" for fact in t.evidence)
     others = [o for o in touches if not _is_shown(o) and o.gpus.isdisjoint(t.gpus)]
-    return any(not (gone and rule_conditions.same_death(t, o)) for o in others)
+    if gone:
+        others = [o for o in others if o.verdict.role == "cause" and not rule_conditions.same_death(t, o)]
+    return bool(others)
 
 
 def _is_shown(t: Footprint) -> bool:
