@@ -356,8 +356,10 @@ def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fac
     if len({step.step for step in steps.values()}) > 1:
         return None
     told = {rank: lines for rank in sorted(attempt.ranks) if (lines := run.last_lines(rank, attempt)) is not None}
+    if len(told) < len(attempt.ranks):
+        return None
     busy = [lines for lines in told.values() if lines.doing is not None] or _spoke(list(told.values()))
-    if len(told) < len(attempt.ranks) or not 0 < 2 * len(busy) < len(told):
+    if not 0 < 2 * len(busy) < len(told):
         return None
     who = named([lines.rank for lines in busy])
     words = busy[0].lines[-1][1][:_QUOTED]
