@@ -72,6 +72,8 @@ def test_own_text(label: dict[str, Any], tmp_path: Path) -> None:
     assert wrong(label, said) == []
     if "ranks" in label:
         assert ranks(said) == sorted(label["ranks"])
+    if "nodes" in label:
+        assert sorted(said.incidents[0].suspects.nodes) == sorted(label["nodes"])
 
 
 @pytest.fixture(scope="module")

@@ -243,6 +243,7 @@ def stack(at: float, **fields: Any) -> StackPrinted:
         ([stack(5, rank=1), step(6, rank=2)], True), ([stack(5, rank=1), step(6, rank=1)], False),
         ([stack(5, approximate=True), step(5, line=6)], False), ([stack(5, approximate=True), step(6, line=4)], True),
         ([stack(5, approximate=True), step(6, path="b.log")], False),
+        ([stack(5, approximate=True), step(5.05, path="b.log")], True), ([stack(5), step(5.05, path="b.log")], False),
         ([stack(5), step(5, line=6, approximate=True)], False),
         ([stack(5, approximate=True, count=2), step(6)], True), ([stack(5, approximate=True), step(6, line=5)], True),
         ([stack(5, last_time=T0 + 7 * SECOND, count=2), step(6)], True),

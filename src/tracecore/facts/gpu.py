@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import place, seconds, sentence, size
 
@@ -89,6 +91,7 @@ CONDITIONS = {
     "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
     "nvlinks_inactive": "some NVLinks are inactive",
     "unreadable": "nvidia-smi cannot read the GPU (ERR!)",
+    "lost": "nvidia-smi says that the GPU is lost",
     "hang": "a monitor reports a hang",
 }
 
@@ -253,7 +256,7 @@ class AerError(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         where = f" in the {self.error_type}" if self.error_type else ""
-        return sentence(self, f"{self.severity} PCIe error{where}")
+        return _of_device(self, f"{self.severity} PCIe error{where}")
 
 
 class AerRecovery(Fact, frozen=True, kw_only=True):
@@ -270,7 +273,13 @@ class AerRecovery(Fact, frozen=True, kw_only=True):
     succeeded: bool
 
     def describe(self) -> str:
-        return sentence(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
+        return _of_device(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
+
+
+def _of_device(fact: Fact, what: str) -> str:
+    """Name the device, which is any of the PCI bus: a port that tells of it does not say that it is a GPU."""
+    device = f" at PCI device {fact.gpu}" if fact.gpu is not None else ""
+    return sentence(msgspec.structs.replace(fact, gpu=None), what + device)
 
 
 class PcieRateCollapse(Fact, frozen=True, kw_only=True):

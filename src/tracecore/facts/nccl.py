@@ -33,6 +33,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         frame: the line of the program at which it waited, where a traceback tells.
         group_rank: its number in its group, where that is not its rank or its rank is not known.
         reporter: who speaks, where one process speaks for all (Horovod, JAX, a barrier, a launcher).
+        sign: what shows that the others wait for these ranks, where nobody says so.
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -58,6 +59,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     frame: str | None = None
     group_rank: int | None = None
     reporter: str | None = None
+    sign: str | None = None
 
     @property
     def awaits(self) -> bool:
@@ -68,6 +70,8 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
         if self.reporter is not None and self.missing:
             ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))}"
+            if self.sign is not None:
+                return sentence(self, f"the others wait for {ranks}: {self.sign}")
             return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
             parts = ["waited in vain in a collective over gloo"]

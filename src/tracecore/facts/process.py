@@ -46,6 +46,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         origin: the rank in which it was raised, where this one only tells of it.
         loader_worker: number of the DataLoader worker process the exception comes from.
         pid: the process, where the line names it.
+        local_rank: rank on its host, where the rank is not known.
     """
 
     kind: ClassVar[str] = "exception"
@@ -63,9 +64,11 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     origin: int | None = None
     loader_worker: int | None = None
     pid: int | None = None
+    local_rank: int | None = None
 
     def describe(self) -> str:
         where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""
+        where += f" of local rank {self.local_rank}" if self.local_rank is not None else ""
         root = f" (from {self.root_type})" if self.root_type and self.root_type != self.type else ""
         return sentence(self, f"{self.type}{root}{where}", self.message)
 

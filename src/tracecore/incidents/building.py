@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.process import ExitStatus
+from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.incidents import pattern_groups, rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
@@ -116,7 +116,9 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
-    local = said.fields().get("gen_ai.training.local_rank")
+    # An exception has one only where its launcher was told of several machines.
+    several = any(isinstance(fact, ExceptionRaised) and fact.local_rank is not None for fact in root.evidence)
+    local = said.fields().get("gen_ai.training.local_rank") if not several else None
     if not ranks and attempt is not None and not attempt.ranks and len(attempt.hosts) < 2 and isinstance(local, int):
         ranks = (local,)  # where no rank is known and one machine speaks, nothing speaks of a second node
     # A rank implies those below it, also where they left nothing to read.

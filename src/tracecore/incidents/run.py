@@ -12,7 +12,7 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
+from tracecore.facts.gpu import AerError, AerRecovery, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
@@ -92,6 +92,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         places: ranks seen in each pod and on each node, by its name.
         nodes: machines of the job, where a scheduler lists all of them.
         hosts: machines whose lines were read.
+        pods: pods whose lines were read.
     """
 
     job: str
@@ -118,6 +119,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
     nodes: set[str] = msgspec.field(default_factory=set)
     hosts: set[str] = msgspec.field(default_factory=set)
+    pods: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -211,10 +213,14 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     for offsets in steps.values():
         offsets.sort()
     started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
+    recovered = {fact.node: fact.end for fact in facts if isinstance(fact, AerRecovery) and fact.succeeded}
     trouble = [
         fact
         for fact in facts
-        if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
+        if _is_trouble(fact)
+        and _stands(fact, progress, steps)
+        and not _was_pulled(fact, started)
+        and not _came_back(fact, recovered)
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
@@ -255,6 +261,11 @@ def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
     return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
 
 
+def _came_back(fact: Fact, recovered: dict[str | None, int]) -> bool:
+    """Whether the kernel says, after a PCIe error, that the device recovered."""
+    return isinstance(fact, AerError) and recovered.get(fact.node, -1) >= fact.time
+
+
 def _is_trouble(fact: Fact) -> bool:
     """Whether a run in which this was seen is unlikely to have gone on, whatever the cause."""
     if isinstance(fact, Progress):
@@ -279,6 +290,8 @@ def _is_trouble(fact: Fact) -> bool:
 def _take(attempt: JobAttempt, fact: Fact) -> None:
     if fact.node and fact.layer == "stdout":
         attempt.hosts.add(fact.node)
+    if fact.pod and fact.layer == "stdout":
+        attempt.pods.add(fact.pod)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -378,7 +391,8 @@ def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
         return False
     if last.source.path == stack.source.path and (last.approximate or stack.approximate):
         return stack.count == 1 and last.source.offset > stack.source.offset
-    return last.end > stack.end
+    # A file without times, as py-spy writes it, ends when the bundle does: its lines stand a moment before that.
+    return last.end > stack.end + (SECOND // 10 if stack.approximate else 0)
 
 
 def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:

@@ -125,3 +125,25 @@ def test_torchrun_lists_the_ranks_of_its_machine(tmp_path: Path, told: str, rank
 def test_lines_of_a_local_rank_have_the_rank_of_its_machine(tmp_path: Path) -> None:
     raised = "".join(f"[default2]:{line}\n" for line in FAILED.splitlines()[:4])
     assert suspected(tmp_path, agent=AGENT.format("8, 9, 10, 11") + raised) == (10,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "who"),
+    [
+        ("torchrun --nnodes=4 --node_rank=2 --nproc_per_node=8 train.py", (19,), "Rank 19"),
+        ("NNODES=2 NODE_RANK=1 LOCAL_WORLD_SIZE=4", (7,), "Rank 7"),
+        ("accelerate launch --num_machines 2 --machine_rank 0 train.py", (), "Local rank 3"),
+        ("torchrun --nnodes 2:4 --nproc-per-node 8 train.py", (), "Local rank 3"),
+        ("torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("torchrun --nnodes=1 --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("torchrun --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("NODE_RANK=0 LOCAL_WORLD_SIZE=4\nNODE_RANK=1 LOCAL_WORLD_SIZE=4\nNNODES=2", (), "Local rank 3"),
+    ],
+)
+def test_a_local_rank_is_the_rank_where_one_machine_runs_or_the_launcher_says_which(
+    tmp_path: Path, settings: str, ranks: tuple[int, ...], who: str
+) -> None:
+    (tmp_path / "node.log").write_text(settings + "\n" + RAISED.replace("({0}) ", "[default3]:"))
+    (incident,) = diagnose([tmp_path]).incidents
+    assert tuple(incident.suspects.ranks) == ranks
+    assert incident.headline.startswith(f"{who} raised KeyError")

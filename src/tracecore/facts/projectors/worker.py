@@ -153,9 +153,10 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     worker = tracebacks.loader_worker(message or "")
     if worker is not None:
         fields["loader_worker"] = worker
-    return ExceptionRaised(
-        **record.identity(), type=kind, message=message, pid=positive(record.get("process.pid")), **fields
-    )
+    identity = record.identity()
+    if "rank" not in identity:
+        fields["local_rank"] = natural(record.get("gen_ai.training.local_rank"))
+    return ExceptionRaised(**identity, type=kind, message=message, pid=positive(record.get("process.pid")), **fields)
 
 
 def stack_printed(record: Stamped) -> StackPrinted | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.gpu import AerError, GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_entry
 
@@ -36,8 +36,8 @@ DRIVER = {
 AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
 #: And what only habanalabs says.
 GAUDI = frozenset({"unusable"})
-#: Conditions in which a GPU has to be replaced.
-CONDITION = {"row_remap_failed": "has failing memory that it could not remap"}
+#: Conditions in which a GPU is gone or has to be replaced.
+CONDITION = {"row_remap_failed": "has failing memory that it could not remap", "lost": "is lost, as nvidia-smi shows"}
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
@@ -108,10 +108,10 @@ def ends_fabric(sxid: Sxid) -> bool:
 
 def action_of(fact: Fact) -> str | None:
     """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
-    if isinstance(fact, GpuLost):
+    if isinstance(fact, GpuLost | AerError):
         return "RESTART_BM"
     if isinstance(fact, GpuCondition):
-        return "CONTACT_SUPPORT"
+        return "RESTART_BM" if fact.condition == "lost" else "CONTACT_SUPPORT"
     if isinstance(fact, GpuDriverError):
         return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):

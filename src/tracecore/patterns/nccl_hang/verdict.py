@@ -135,10 +135,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return f"point-to-point operations of {group}"
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
+    @property
+    def sign(self) -> str | None:
+        """Say what shows whom the others wait for, where nobody says so."""
+        return next((fact.sign for fact in self.hanging if isinstance(fact, WatchdogReport) and fact.sign), None)
+
     def headline(self) -> str:
         if self.reporter is not None and self.culprits:
             waits = named(self.hanging_ranks, capital=True) if self.hanging_ranks else "The other ranks"
             wait = "waits" if len(self.hanging_ranks) == 1 else "wait"
+            if (sign := self.sign) is not None:
+                return f"{waits} {wait} for {named(self.looked_for)}: {sign}"
             late = "has" if len(self.culprits) == 1 else "have"
             return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
         behind = any(

@@ -198,7 +198,7 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
     found = []
     for report in reports:
         number = report.group_rank
-        if report.rank is None and number is not None and number < len(order):
+        if report.rank is None and number is not None and 0 <= number < len(order):
             found.append(msgspec.structs.replace(report, rank=order[number]))
         elif report.rank is not None or not named:
             found.append(report)

@@ -144,8 +144,9 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def local_rank(self) -> int | None:
-        """The rank on its host, where a launcher's line names no other."""
-        reports = (fact for fact in (self.failure, self.confirmation) if isinstance(fact, LauncherFailure))
+        """The rank on its host, where no line names another."""
+        told = (self.failure, self.confirmation)
+        reports = [fact for fact in told if isinstance(fact, LauncherFailure | ExceptionRaised)]
         if self.rank is not None or self.everybody:
             return None
         return next((r.local_rank for r in reports if r.local_rank is not None), None)

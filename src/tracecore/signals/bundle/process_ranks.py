@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import re2
 
+from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.record import Attributes
 from tracecore.signals.stream import Stream
 
@@ -28,6 +29,8 @@ _OWN = re2.compile(
 
 #: The ranks of a machine, as torchrun's agent prints them after the rendezvous.
 _OF_MACHINE = re2.compile(rb"\bglobal_ranks=\[(\d[\d, ]{0,900})\]")
+#: Ranks of one machine that are believed.
+_MOST_OF_NODE = 64
 #: Ray gives the address only of machines other than the driver's.
 _ELSEWHERE = re2.compile(rb"(?m)^\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
 #: The address of a machine ("" where a line does not give it, `ANY` where there is one machine), and the number of a
@@ -52,10 +55,31 @@ def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
 
 def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
     """Return the ranks of the machine that this log is of, by local rank; () where they are not told, or changed."""
-    if b"global_ranks=[" not in head and b"global_ranks=[" not in tail:
+    if b"global_ranks=[" in head or b"global_ranks=[" in tail:
+        told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
+        return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+    if not _speaks_of_local_ranks(head):
         return ()
-    told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
-    return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+    place, each = _one_number("node_rank", head), _one_number("ranks_of_node", head)
+    if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
+        return ()
+    return tuple(range(place * each, place * each + each))
+
+
+def on_several_machines(head: bytes) -> bool:
+    """Return whether the launcher was told to use more than one machine."""
+    return _speaks_of_local_ranks(head) and (_one_number("nodes", head) or 0) > 1
+
+
+def _speaks_of_local_ranks(head: bytes) -> bool:
+    """Return whether it matters which machine a log is of; asking costs less than looking for the settings."""
+    return b"[default" in head or b"local_rank" in head or b"/1 " in head[:4096]
+
+
+def _one_number(name: str, head: bytes) -> int | None:
+    """Return the number that the settings of a launcher give; None where they give none, or several."""
+    found = {number for match in FORMATS.expressions[name].finditer(head) for number in match.groups() if number}
+    return int(found.pop()) if len(found) == 1 else None
 
 
 def settle(streams: Iterable[Stream], told: Iterable[tuple[Process, int]]) -> None:
