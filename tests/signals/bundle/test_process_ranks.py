@@ -22,6 +22,8 @@ RAISED = """\
 ({0}) KeyError: 'labels'
 """
 
+ABORTED = "terminate called without an active exception"
+
 
 def suspected(folder: Path, **logs: str) -> tuple[int, ...]:
     for name, text in logs.items():
@@ -60,6 +62,22 @@ def test_the_controller_lists_its_workers(tmp_path: Path, who: str, ranks: tuple
 def test_a_worker_says_its_rank(tmp_path: Path, said: str) -> None:
     who = "WorkerDict pid=771"
     assert suspected(tmp_path, driver=f"({who}) {said}\n" + RAISED.format(who)) == (3,)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I0301 10:00:01.519922 2223 train.py:20] distributed init (rank 3): env://, world size 4",
+        "[rank3]:[W301 10:00:01.106 ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called",
+        "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8",
+    ],
+)
+@pytest.mark.parametrize(("pid", "ranks"), [(2223, (3,)), (2224, ())])
+def test_a_process_says_its_rank_in_a_journal(tmp_path: Path, said: str, pid: int, ranks: tuple[int, ...]) -> None:
+    lines = [f"Mar  1 10:00:01 node-3 trainer[2223]: {said}"]
+    lines += [f"Mar  1 10:00:{step:02} node-3 trainer[{pid}]: step {step} loss=0.{90 - step}" for step in range(10, 20)]
+    lines += [f"Mar  1 10:00:30 node-3 trainer[{pid}]: {line}" for line in ("pure virtual method called", ABORTED)]
+    assert suspected(tmp_path, journal="\n".join(lines)) == ranks
 
 
 @pytest.mark.parametrize("said", ["waits for [rank 3]", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"])

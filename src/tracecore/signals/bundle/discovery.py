@@ -453,8 +453,10 @@ class _Search:
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
-        if found.layer == "stdout":
+        works = holds_work(found, head, tail)
+        if found.layer == "stdout" or works:
             self.told_ranks += process_ranks.said(head, tail)
+        if found.layer == "stdout":
             stream.machine_ranks = process_ranks.of_machine(head, tail)
             stream.single_node = stream.machine_ranks[:1] == (0,) or not (
                 stream.machine_ranks or process_ranks.on_several_machines(head)
@@ -462,7 +464,7 @@ class _Search:
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)
-        if holds_work(found, head, tail):
+        if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)

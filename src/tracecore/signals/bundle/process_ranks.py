@@ -1,7 +1,8 @@
 """Ranks of processes that a log knows by other numbers.
 
-Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each line of a worker, and some lines say which rank that
-worker is. torchrun speaks of local ranks, and says once which ranks those of its machine are.
+Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each line of a worker, a journal `node-3 trainer[2223]:`, and
+some lines say which rank that worker is. torchrun speaks of local ranks, and says once which ranks those of its
+machine are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _OWN = re2.compile(
     rb"|Setting up process group for: \S+ \[rank=(\d{1,7}), world_size=\d"
     rb"|Initializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
 )
+#: The same in a journal, where glog and loggers put their own words before it.
+_LOGGED = re2.compile(
+    rb"(?m)^[^\n]{6,40}? ([\w.:-]{1,255}) [\w./@()-]{1,128}\[(\d{1,9})\]: "
+    rb"(?:\[rank ?(\d{1,7})\]:|[^\n]{0,120}\bdistributed init \(rank (\d{1,7})\):"
+    rb"|[^\n]{0,120}\bInitializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
+)
 
 
 #: The ranks of a machine, as torchrun's agent prints them after the rendezvous.
@@ -41,9 +48,12 @@ ANY = "*"
 
 def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
     """Return the ranks that lines at the two ends of a log give to processes."""
-    if b" pid=" not in head and b" pid=" not in tail:
-        return []
     found = []
+    for ends in (head, tail):
+        for host, pid, *ranks in _LOGGED.findall(ends) if b"]: " in ends else ():
+            found.append(((host.decode(), int(pid)), int(b"".join(ranks))))
+    if b" pid=" not in head and b" pid=" not in tail:
+        return found
     here = "" if _ELSEWHERE.search(head) or _ELSEWHERE.search(tail) else ANY
     for ends in (head, tail):
         for ip, pid, rank in _LISTED.findall(ends):
