@@ -89,8 +89,7 @@ def _failure(
     slow = state != "failed" and verdict is not None and not verdict.ends
     if state == "finished" or slow:
         reason = "the run ended well" if state == "finished" else "nothing says that the run failed"
-        # Whose move is next is known of a cause; that a rank is slow says nothing of it.
-        known = slow and state != "finished" and verdict is not None and verdict.role == "cause"
+        known = slow and state != "finished"
         return {
             "class": classify(None, None, b"", verdict, redact=redact).document()["class"] if known else NOTHING_FAILED,
             "suggestion": incident.advice,

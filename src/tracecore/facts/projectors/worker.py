@@ -117,6 +117,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         endpoint=name(record.get("tracecore.rendezvous.endpoint")),
         interface=name(record.get("tracecore.rendezvous.interface")),
         claimed=natural(record.get("tracecore.rendezvous.rank")),
+        missing=_ranks(record.get("tracecore.rendezvous.missing_ranks")),
     )
 
 

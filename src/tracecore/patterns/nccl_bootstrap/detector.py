@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Discriminator: TypeAlias = Literal[
-    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
-]
+    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch",
+    "address_in_use", "unknown",
+]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
     "rendezvous_unreachable": "the rendezvous was not reached",
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
+    "address_in_use": "the port of the rendezvous was taken",
     "unknown": "nothing says why",
 }
 #: Mistakes in how processes were started, which say by themselves what is wrong.
-MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
+MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
@@ -112,6 +114,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"Two processes{job} were started as {which}, so that the ranks cannot join"
         if self.discriminator == "world_size_mismatch":
             return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
+        if self.discriminator == "address_in_use":
+            which = f"Rank {self.failed[0]}" if len(self.failed) == 1 else "A process"
+            return f"{which}{job} could not open {self._port}: another process holds it"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -151,6 +156,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 "Compare `WORLD_SIZE`, `--nnodes` and `--nproc-per-node` of all processes: one was started with other "
                 "numbers than the rest, or belongs to another run."
             )
+        if self.discriminator == "address_in_use":
+            return (
+                f"`ss -ltnp` on the machine that hosts the rendezvous names the process that holds {self._port}. If an "
+                f"earlier run left it behind, end it; else start with another port (`--master-port`, `MASTER_PORT`, "
+                f"`--rdzv-endpoint`)."
+            )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
@@ -180,6 +191,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def beside(self, rest: IncidentContext) -> NcclBootstrapVerdict:
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
+
+    @property
+    def _port(self) -> str:
+        """Return the port that was to be opened, as far as it is known."""
+        number = (self._told("endpoint") or "").rpartition(":")[2].strip()
+        return f"port {number}" if number.isdigit() else "the port of the rendezvous"
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
@@ -255,8 +272,6 @@ class NcclBootstrap(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if type(fact) is NcclError and fact.error != NO_INTERFACE:
             return ()
-        if type(fact) is RendezvousFailure and fact.own:
-            return ()
         if type(fact) is GroupProgress and not fact.last_enqueued:
             return ()
         if type(fact) is PodReady and fact.rank is None:
@@ -314,6 +329,9 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "socket_ifname_mismatch"
         elif mistake := next((name for name in MISTAKES for fact in said if problem_of(fact) == name), None):
             discriminator = mistake
+            if mistake == "address_in_use":  # whoever says so is the one, whatever the others wait for
+                failed = tuple(sorted({f.rank for f in said if problem_of(f) == mistake and f.rank is not None}))
+                missing = max(len(failed), 1)
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(
