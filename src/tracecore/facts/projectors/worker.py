@@ -168,7 +168,7 @@ def stack_printed(record: Stamped) -> StackPrinted | None:
     own: dict[str, Any] = {}
     if frame is not None:
         own = {"file": text(frame.file), "line": frame.line, "function": text(frame.function)}
-    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", **own)
+    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", waits=standing.waits, **own)
 
 
 def _reported(record: Stamped) -> dict[str, Any]:

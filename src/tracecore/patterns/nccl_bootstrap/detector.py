@@ -98,7 +98,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def awaited(self) -> CniEvent | None:
         """The failure of the pod network where it is that of another rank, which never got ready: those here wait."""
-        if self.cni is None or self.cni.rank is None or self.cni.rank in self.failed:
+        if self.cni is None or self.cni.rank in self.failed or (self.cni.rank is None and self.ready):
             return None
         return self.cni
 
@@ -122,7 +122,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
             return f"No rank{job} could join: {why}"
         if (event := self.awaited) is not None:
-            why = f"the network of rank {event.rank}{f' ({event.pod})' if event.pod else ''} could not be set up"
+            rank = f"rank {event.rank}{f' ({event.pod})' if event.pod else ''}"
+            network = (event.pod or "a pod") if event.rank is None else rank
+            why = f"the network of {network} could not be set up"
         return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
 
     def remediation(self) -> str:
@@ -316,8 +318,10 @@ class NcclBootstrap(Pattern[Config]):
         absent: list[PodReady],
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
-        cni = self._cni(events, key, cohort, absent) if absent else None
         times = [fact.time for fact in said]
+        # What is older than the horizon is no evidence any more.
+        alone = None if absent else events.alone(key[1], missing, min(times) - self.horizon)
+        cni = self._cni(events, key, cohort, absent) if absent else alone
         if absent:
             times.append(self._first(cohort) + self.config.window)
             # That somebody is refused and tries again says nothing, until he has not come for so long.
@@ -363,6 +367,19 @@ class Networks:
     def __init__(self, events: Sequence[CniEvent]) -> None:
         self._spaces = {name: Timeline(group) for name, group in grouped(events, _space).items()}
         self._jobs = {name: Timeline(group) for name, group in grouped(events, _space_and_job).items()}
+
+    def alone(self, space: str, missing: int, oldest: int) -> CniEvent | None:
+        """The last failure where those of the whole window are about no more pods than ranks are missing.
+
+        Output alone does not name the namespace; then there must be one only.
+        """
+        spaces = [name for name in self._spaces if not space or name == space]
+        events = self._spaces[spaces[0]].facts if len(spaces) == 1 else ()
+        pods = {event.pod for event in events}
+        last = max(events, key=order, default=None)
+        if last is None or last.end < oldest or None in pods or len(pods) > missing:
+            return None
+        return last
 
     def first(self, space: str | None, job: str, oldest: int, newest: int) -> CniEvent | None:
         """The first of this namespace and time that may be of this job; of any where it is not known."""

@@ -410,7 +410,7 @@ class Spied:
 
 
 class Ras:
-    """What NCCL's RAS has to say of one communicator."""
+    """Findings of NCCL's RAS about one communicator."""
 
     worthy = False
     whole = True
