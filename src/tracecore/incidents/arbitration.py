@@ -182,7 +182,13 @@ def _attempt(
             t
             for t in touches
             if not _stands(t, attempt)
-            and (ended or _is_anothers(t, attempt) or _recovered(t, attempt, run) or _was_slow(t, attempt))
+            and (
+                ended
+                or _is_anothers(t, attempt)
+                or _recovered(t, attempt)
+                or _caught(t, attempt, run)
+                or _was_slow(t, attempt)
+            )
         ]
         touches = _without(touches, survived)
         unrelated = [t for t in touches if t.name == "host_oom" and _is_unrelated_kill(t, touches, attempt)]
@@ -357,15 +363,12 @@ def _is_of_node(fact: Fact) -> bool:
     return fact.layer == "kernel" or report
 
 
-def _recovered(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
+def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether steps were made long after something that a run can overcome.
 
     A port is said to have failed, and NCCL went on over it, or over another. A process was out of GPU memory, and went
-    on with a smaller batch. A process could get no more host memory, and caught that; or a program that it tried.
+    on with a smaller batch.
     """
-    if t.name == "host_oom" and attempt is not None and not (t.timed and attempt.timed):
-        caught = all(isinstance(fact, MemoryKillReport) and fact.reporter == "stdout" for fact in t.evidence)
-        return caught and attempt.progress > 0 and not any(fact in run.trouble for fact in t.evidence)
     if attempt is None or not (t.timed and attempt.timed):
         return False
     if t.name == "ib_link_flap" and "port_errors" in t.fields:
@@ -378,6 +381,15 @@ def _recovered(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
         step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
         for fact, step in last
     )
+
+
+def _caught(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
+    """Whether a process could get no more host memory and caught that, or a program that it tried, as later steps in
+    the same log tell where there are no times."""
+    if t.name != "host_oom" or attempt is None or not attempt.progress or (t.timed and attempt.timed):
+        return False
+    told = all(isinstance(fact, MemoryKillReport) and fact.reporter == "stdout" for fact in t.evidence)
+    return told and not any(fact in run.trouble for fact in t.evidence)
 
 
 def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:
