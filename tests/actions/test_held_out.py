@@ -12,9 +12,17 @@ import pytest
 from tracecore.actions.classify import classify
 
 FLOOR = 0.95
-#: Labels that the table of failure classes settles otherwise: memory of a host or a cgroup is infrastructure.
+#: Labels that the table of failure classes settles otherwise: memory of a host or a cgroup is infrastructure, and so is
+#: a port of the rendezvous that another process holds.
 SETTLED = dict.fromkeys(
-    ("slurm_oom_kill", "kernel_oom_kill", "ray_oom_killed", "k8s_oomkilled", "dataloader_worker_killed"),
+    (
+        "slurm_oom_kill",
+        "kernel_oom_kill",
+        "ray_oom_killed",
+        "k8s_oomkilled",
+        "dataloader_worker_killed",
+        "c10d_address_in_use",
+    ),
     "infrastructure",
 )
 
