@@ -129,6 +129,8 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
         expected: of how many.
         endpoint: where it tried.
         interface: the socket interface it looked for.
+        claimed: the rank that two processes were given.
+        missing: ranks that did not come, where the line names them.
     """
 
     kind: ClassVar[str] = "rendezvous_failure"
@@ -141,11 +143,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     endpoint: str | None = None
     interface: str | None = None
     claimed: int | None = None
-
-    @property
-    def own(self) -> bool:
-        """It says nothing about the others: the port that this rank was to open is taken."""
-        return self.failure == "address_in_use"
+    missing: tuple[int, ...] = ()
 
     def describe(self) -> str:
         parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]

@@ -79,6 +79,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
     Args:
         inner: the function it was in.
         file, line, function: innermost frame in user code.
+        waits: it was in a collective.
     """
 
     kind: ClassVar[str] = "stack"
@@ -89,6 +90,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    waits: bool = False
 
     @property
     def frame(self) -> str:

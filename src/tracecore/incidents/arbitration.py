@@ -195,7 +195,13 @@ def _attempt(
             t
             for t in touches
             if not _stands(t, attempt)
-            and (ended or _is_anothers(t, attempt) or _recovered(t, attempt) or _was_slow(t, attempt))
+            and (
+                ended
+                or _is_anothers(t, attempt)
+                or _recovered(t, attempt)
+                or _caught(t, attempt, run)
+                or _was_slow(t, attempt)
+            )
         ]
         touches = _without(touches, survived)
         unrelated = [t for t in touches if t.name == "host_oom" and _is_unrelated_kill(t, touches, attempt)]
@@ -437,6 +443,15 @@ def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
         step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
         for fact, step in last
     )
+
+
+def _caught(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
+    """Whether a process could get no more host memory and caught that, or a program that it tried, as later steps in
+    the same log tell where there are no times."""
+    if t.name != "host_oom" or attempt is None or not attempt.progress or (t.timed and attempt.timed):
+        return False
+    told = all(isinstance(fact, MemoryKillReport) and fact.reporter == "stdout" for fact in t.evidence)
+    return told and not any(fact in run.trouble for fact in t.evidence)
 
 
 def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:

@@ -119,8 +119,10 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     # An exception has one only where its launcher was told of several machines.
     several = any(isinstance(fact, ExceptionRaised) and fact.local_rank is not None for fact in root.evidence)
     local = said.fields().get("gen_ai.training.local_rank") if not several else None
-    if not ranks and attempt is not None and not attempt.ranks and len(attempt.hosts) < 2 and isinstance(local, int):
-        ranks = (local,)  # where no rank is known and one machine speaks, nothing speaks of a second node
+    if not ranks and attempt is not None and len(attempt.hosts) < 2 and isinstance(local, int):
+        # Where no rank is known and one machine speaks, nothing speaks of a second node; nor where the rank of that
+        # very number is the highest: those of a second node are higher.
+        ranks = (local,) if max(attempt.ranks, default=local) == local else ()
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
     # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does

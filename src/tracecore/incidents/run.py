@@ -47,7 +47,9 @@ _TROUBLES = (
     MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
 )  # fmt: skip
 #: What a program may catch, or its libraries get over.
-_SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
+_SURVIVABLE = (
+    ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, LoaderError, MemoryKillReport, NcclError, RendezvousFailure,
+)  # fmt: skip
 #: A rank stands still when it reports nothing for so many times its longest pause before.
 PAUSES = 2
 SECOND = 1_000_000_000
@@ -377,6 +379,8 @@ def _settle(attempt: JobAttempt) -> None:
     attempt.unseen -= attempt.ranks
     # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
+    # A rank that made a step after it could not join has joined.
+    attempt.bad = [fact for fact in attempt.bad if not (isinstance(fact, RendezvousFailure) and _joined(attempt, fact))]
     # A stall that a later step ended was only slow. One that is not much longer than other pauses may be none.
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact) and not _is_usual(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
@@ -393,6 +397,16 @@ def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
         return stack.count == 1 and last.source.offset > stack.source.offset
     # A file without times, as py-spy writes it, ends when the bundle does: its lines stand a moment before that.
     return last.end > stack.end + (SECOND // 10 if stack.approximate else 0)
+
+
+def _joined(attempt: JobAttempt, failure: RendezvousFailure) -> bool:
+    """Whether a rank reported a step after it could not join; in one log, without ranks, whether anybody did."""
+    last = attempt.last_steps.get(-1 if failure.rank is None else failure.rank)
+    if last is None or last.step is None:
+        return False
+    if last.source.path == failure.source.path:
+        return last.source.offset > failure.source.offset
+    return not failure.approximate and not last.approximate and last.time > failure.end
 
 
 def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:

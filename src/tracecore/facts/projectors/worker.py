@@ -117,6 +117,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         endpoint=name(record.get("tracecore.rendezvous.endpoint")),
         interface=name(record.get("tracecore.rendezvous.interface")),
         claimed=natural(record.get("tracecore.rendezvous.rank")),
+        missing=_ranks(record.get("tracecore.rendezvous.missing_ranks")),
     )
 
 
@@ -168,7 +169,7 @@ def stack_printed(record: Stamped) -> StackPrinted | None:
     own: dict[str, Any] = {}
     if frame is not None:
         own = {"file": text(frame.file), "line": frame.line, "function": text(frame.function)}
-    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", **own)
+    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", waits=standing.waits, **own)
 
 
 def _reported(record: Stamped) -> dict[str, Any]:

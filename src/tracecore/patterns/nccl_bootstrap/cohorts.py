@@ -90,7 +90,8 @@ def _heard_of(pod: PodReady, facts: Sequence[Fact]) -> bool:
 def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
     """The ranks that never joined, how many they are, and how many ranks there should be."""
     # Whoever counts those that come says which ranks did not.
-    failed = {pod.rank for pod in absent if pod.rank is not None} or cohort.missed - cohort.joined
+    missed = cohort.missed.union(*(fact.missing for fact in said if isinstance(fact, RendezvousFailure)))
+    failed = {pod.rank for pod in absent if pod.rank is not None} or missed - cohort.joined
     counts = [
         (fact.expected, fact.joined)
         for fact in said
@@ -111,7 +112,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         failed = {0} if (unreached or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
     # Somebody counted those that are missing, and a rank implies those below it.
-    counted = max(len(cohort.missed), *cohort.missed) + 1 if cohort.missed else 0
+    counted = max(len(missed), *missed) + 1 if missed else 0
     size = max(len(cohort.ready), expected, len(seen | failed), missing, counted)
     return tuple(sorted(failed)), missing, size
 

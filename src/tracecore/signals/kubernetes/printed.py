@@ -178,10 +178,11 @@ def _row(line: str, columns: list[tuple[str, int]]) -> dict[str, str]:
     return {name: line[start:end].strip() for (name, start), end in zip(columns, ends, strict=True)}
 
 
-#: A row whose header was cut off: perhaps a namespace, how long ago, type, reason, object, message.
+#: A row whose header was cut off: perhaps a namespace, how long ago or the time of day, type, reason, object, message.
 _BARE_TEXT = (
-    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>) +"
-    r"(?P<TYPE>Normal|Warning) +(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
+    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?"
+    r"(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>|\d\d:\d\d:\d\d) +(?P<TYPE>Normal|Warning) +"
+    r"(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
 )
 #: The same under `Events:` of a described pod, whose name was cut off, too: type, reason, how long ago, who says it.
 _BARE_EVENT_TEXT = (

@@ -91,6 +91,7 @@ _REPORTS = (b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
 _SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
+_RAS = re2.compile(rb"#\d+-\d+ \([0-9a-f]{8,16}\) [A-Z]")
 #: torch.distributed.checkpoint carries the traceback of the rank that failed to all of them.
 _OF_RANK = re2.compile(rb": \(RANK \d{1,7}\)$")
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
@@ -408,6 +409,16 @@ class Spied:
         return TAKE if text.startswith(b"    ") or _SPIED.match(text) else CLOSE
 
 
+class Ras:
+    """Findings of NCCL's RAS about one communicator."""
+
+    worthy = False
+    whole = True
+
+    def take(self, text: bytes) -> Take:
+        return TAKE if text.startswith(b"  ") else CLOSE
+
+
 class OomReport:
     """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
 
@@ -457,6 +468,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return None if text.startswith(b"Exception raised from") else Dump()
     if text.startswith(b"Thread ") and _SPIED.match(text):
         return Spied()
+    if text[:1] == b"#" and _RAS.match(text):
+        return Ras()
     if b"invoked oom-killer:" in text:
         return OomReport()
     if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:
