@@ -14,8 +14,7 @@ A converter that only needs the values of its arguments is a plain function of t
 A parameter's name is the name of the OTTL argument; a default makes it optional. Its annotation decides how an argument
 is bound: a `...Getter` accepts any value expression and checks its type on each call, when the expression is constant
 already while compiling; `Setter`, `GetSetter`, `PMapGetSetter` and `PSliceGetSetter` want a path; `str`, `int`,
-`float`, `bool` and `bytes` want a literal; `Enum` a symbol; `FunctionGetter` the name of a converter;
-`LambdaExpression` a lambda; `list[X]` a list literal of any of these.
+`float` and `bool` want a literal; `FunctionGetter` the name of a converter; `list[X]` a list literal of any of these.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlTypeError
+from tracecore.ottl.errors import OttlTypeError
 from tracecore.ottl.values import (
     Duration,
     Time,
     Value,
-    as_string,
     float_to_int,
     go_type,
     parse_bool,
@@ -46,7 +44,6 @@ from tracecore.ottl.values import (
 )
 
 RawGetter: TypeAlias = Callable[[Context], Value]
-Editor: TypeAlias = Callable[[Context], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +141,12 @@ def _bytes_like(value: Value) -> bytes | None:
 Getter: TypeAlias = Annotated[Callable[[Context], Value], ArgumentKind("Getter")]
 StringGetter: TypeAlias = Annotated[Callable[[Context], str], ArgumentKind("StringGetter", _exact(str, "string"))]
 IntGetter: TypeAlias = Annotated[Callable[[Context], int], ArgumentKind("IntGetter", _exact(int, "int64"))]
-FloatGetter: TypeAlias = Annotated[Callable[[Context], float], ArgumentKind("FloatGetter", _exact(float, "float64"))]
-BoolGetter: TypeAlias = Annotated[Callable[[Context], bool], ArgumentKind("BoolGetter", _exact(bool, "bool"))]
 TimeGetter: TypeAlias = Annotated[Callable[[Context], Time], ArgumentKind("TimeGetter", _exact(Time, "time"))]
 DurationGetter: TypeAlias = Annotated[
     Callable[[Context], Duration], ArgumentKind("DurationGetter", _exact(Duration, "duration"))
 ]
 PMapGetter: TypeAlias = Annotated[
     Callable[[Context], dict[str, Any]], ArgumentKind("PMapGetter", _exact(dict, "pcommon.Map"))
-]
-PSliceGetter: TypeAlias = Annotated[
-    Callable[[Context], list[Any]], ArgumentKind("PSliceGetter", _exact(list, "pcommon.Slice"))
 ]
 # The `Like` getters convert what they can, and give None for nil.
 StringLikeGetter: TypeAlias = Annotated[Callable[[Context], str | None], ArgumentKind("StringLikeGetter", _string_like)]
@@ -185,11 +177,8 @@ PSliceGetSetter: TypeAlias = Annotated[
     GetSetter, ArgumentKind("PSliceGetSetter", _exact(list, "pcommon.Slice"), path=True)
 ]
 
-Enum: TypeAlias = Annotated[int, ArgumentKind("Enum")]
 #: A converter passed by name: give it the getter of its one argument, and it gives its own getter.
 FunctionGetter: TypeAlias = Annotated[Callable[[RawGetter], RawGetter], ArgumentKind("FunctionGetter")]
-#: A lambda: called with the context and one value for each of its parameters. `arity(lambda_)` says how many it has.
-LambdaExpression: TypeAlias = Annotated[Callable[..., Value], ArgumentKind("LambdaExpression")]
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
@@ -349,58 +338,3 @@ def checked(getter: RawGetter, convert: Callable[[Value], Value]) -> RawGetter:
         return convert(getter(ctx))
 
     return get
-
-
-def arity(function: LambdaExpression) -> int:
-    """The number of a lambda's parameters."""
-    count: int = getattr(function, "ottl_arity", -1)
-    return count
-
-
-def require_arity(function: LambdaExpression, count: int) -> None:
-    """Refuse a lambda with another number of parameters."""
-    if arity(function) != count:
-        raise OttlCompileError(f"lambda should be defined with exactly {count} formal(s), but has {arity(function)}")
-
-
-__all__ = [
-    "MISSING",
-    "ArgumentKind",
-    "BoolGetter",
-    "BoolLikeGetter",
-    "ByteSliceLikeGetter",
-    "Context",
-    "DurationGetter",
-    "Editor",
-    "Enum",
-    "FloatGetter",
-    "FloatLikeGetter",
-    "Function",
-    "FunctionGetter",
-    "GetSetter",
-    "Getter",
-    "IntGetter",
-    "IntLikeGetter",
-    "LambdaExpression",
-    "PMapGetSetter",
-    "PMapGetter",
-    "PSliceGetSetter",
-    "PSliceGetter",
-    "Parameter",
-    "PathGetSetter",
-    "RawGetter",
-    "Setter",
-    "StringGetter",
-    "StringLikeGetter",
-    "TimeGetter",
-    "Value",
-    "arity",
-    "as_string",
-    "checked",
-    "constant",
-    "constant_value",
-    "converter",
-    "declared",
-    "editor",
-    "require_arity",
-]
