@@ -30,7 +30,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlTypeError
+from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.values import (
     Duration,
     Time,
@@ -81,6 +81,14 @@ def _exact(want: type, name: str) -> Callable[[Value], Value]:
         raise OttlTypeError(f"expected {name} but got {go_type(value, 'nil')}")
 
     return check
+
+
+_text = _exact(str, "string")
+
+
+def _utf8(value: Value) -> bytes:
+    data: bytes = _text(value).encode("utf-8", "surrogateescape")
+    return data
 
 
 def _string_like(value: Value) -> str | None:
@@ -160,6 +168,8 @@ ByteSliceLikeGetter: TypeAlias = Annotated[
 # The same as values, for `value_converter`.
 AnyValue: TypeAlias = Annotated[Any, ArgumentKind("Getter")]
 String: TypeAlias = Annotated[str, ArgumentKind("StringGetter", _exact(str, "string"))]
+#: A string as its bytes.
+Utf8: TypeAlias = Annotated[bytes, ArgumentKind("StringGetter", _utf8)]
 Int: TypeAlias = Annotated[int, ArgumentKind("IntGetter", _exact(int, "int64"))]
 TimeValue: TypeAlias = Annotated[Time, ArgumentKind("TimeGetter", _exact(Time, "time"))]
 DurationValue: TypeAlias = Annotated[Duration, ArgumentKind("DurationGetter", _exact(Duration, "duration"))]
@@ -181,6 +191,7 @@ PSliceGetSetter: TypeAlias = Annotated[
 FunctionGetter: TypeAlias = Annotated[Callable[[RawGetter], RawGetter], ArgumentKind("FunctionGetter")]
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
+_Prepared = TypeVar("_Prepared")
 
 MISSING: Any = inspect.Parameter.empty
 
@@ -261,7 +272,7 @@ def converter(name: str, *, pure: bool = True, contexts: tuple[str, ...] = ()) -
     return _declare(name, pure=pure, contexts=contexts)
 
 
-def value_converter(name: str) -> Callable[[_Made], _Made]:
+def value_converter(name: str, *, contexts: tuple[str, ...] = ()) -> Callable[[_Made], _Made]:
     """Declare a converter as a plain function of its arguments' values:
 
     @value_converter("HasPrefix")
@@ -283,9 +294,20 @@ def value_converter(name: str) -> Callable[[_Made], _Made]:
 
             return run
 
-        return typing.cast("_Made", _declare(name, pure=True, contexts=())(make))
+        return typing.cast("_Made", _declare(name, pure=True, contexts=contexts)(make))
 
     return mark
+
+
+def value_converters(kind: Any, *rows: tuple[str, str, Callable[..., Value]]) -> list[Callable[..., Any]]:
+    """Declare converters of one argument: the name of each, what it does, and the function of the argument's value."""
+    made = []
+    for name, help, compute in rows:
+        (argument,) = inspect.signature(compute).parameters
+        compute.__annotations__ = {argument: kind}
+        compute.__doc__ = help
+        made.append(value_converter(name)(compute))
+    return made
 
 
 def _declare(name: str, *, pure: bool, contexts: tuple[str, ...]) -> Callable[[_Made], _Made]:
@@ -303,7 +325,8 @@ def declared(modules: Iterable[ModuleType]) -> dict[str, Function]:
     """
     functions: dict[str, Function] = {}
     for module in modules:
-        for made in vars(module).values():
+        held = [one for value in vars(module).values() for one in (value if isinstance(value, list) else [value])]
+        for made in held:
             function = getattr(made, "ottl_function", None)
             if not isinstance(function, Function) or function.make.__module__ != module.__name__:
                 continue
@@ -338,3 +361,15 @@ def checked(getter: RawGetter, convert: Callable[[Value], Value]) -> RawGetter:
         return convert(getter(ctx))
 
     return get
+
+
+def prepared(getter: RawGetter, make: Callable[[Any], _Prepared]) -> Callable[[Context], _Prepared]:
+    """Return a function that gives what is made of an argument: made now if it is constant, else for each record."""
+    value = constant_value(getter)
+    if value is MISSING:
+        return lambda ctx: make(getter(ctx))
+    try:
+        made = make(value)
+    except OttlRuntimeError as error:
+        raise OttlCompileError(error.message) from error
+    return lambda ctx: made

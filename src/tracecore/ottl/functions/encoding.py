@@ -7,15 +7,15 @@ import codecs
 from collections.abc import Callable
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
+from tracecore.ottl.errors import OttlRuntimeError, OttlTypeError
 from tracecore.ottl.signature import (
-    MISSING,
     BytesLike,
     Getter,
     String,
     StringGetter,
-    constant_value,
+    Utf8,
     converter,
+    prepared,
     value_converter,
 )
 from tracecore.ottl.values import go_type
@@ -29,21 +29,20 @@ _BASE64 = {
 
 
 @value_converter("Base64Encode")
-def base64_encode(target: String, variant: String | None = None) -> str:
+def base64_encode(target: Utf8, variant: String | None = None) -> str:
     """A string in base64; `variant` is `base64`, `base64-raw` (no padding), `base64-url` or `base64-raw-url`."""
-    data = target.encode("utf-8", "surrogateescape")
     name = "base64" if variant is None else variant
     if name not in _BASE64:
         raise OttlRuntimeError(f"unsupported base64 variant: {name}")
     url, padded = _BASE64[name]
-    text = (base64.urlsafe_b64encode if url else base64.b64encode)(data).decode()
+    text = (base64.urlsafe_b64encode if url else base64.b64encode)(target).decode()
     return text if padded else text.rstrip("=")
 
 
 @value_converter("Base64Decode")
-def base64_decode(target: String) -> str:
+def base64_decode(target: Utf8) -> str:
     """The string that base64 stands for. `Decode(target, "base64")` does the same."""
-    return _from_base64(target.encode("utf-8", "surrogateescape"), url=False, padded=True)
+    return _from_base64(target, url=False, padded=True)
 
 
 @value_converter("Hex")
@@ -55,17 +54,11 @@ def hex_(target: BytesLike) -> str:
 @converter("Decode")
 def decode(target: Getter, encoding: StringGetter) -> Getter:
     """The text that bytes, or the bytes of a string, are in an encoding: base64 or a character set by its IANA name."""
-    name = constant_value(encoding)
-    fixed = None
-    if name is not MISSING:
-        try:
-            fixed = _decoder(name)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
+    decoder = prepared(encoding, _decoder)
 
     def run(ctx: Context) -> str:
         value = target(ctx)
-        read = fixed or _decoder(encoding(ctx))
+        read = decoder(ctx)
         if isinstance(value, str):
             return read(value.encode("utf-8", "surrogateescape"))
         if type(value) is bytes:

@@ -10,8 +10,8 @@ from typing import Any
 import re2
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
-from tracecore.ottl.signature import MISSING, StringGetter, constant_value
+from tracecore.ottl.errors import OttlRuntimeError
+from tracecore.ottl.signature import StringGetter, prepared
 from tracecore.ottl.values import quote
 
 #: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
@@ -327,12 +327,5 @@ def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]
 
 
 def dynamic(function: str, getter: StringGetter) -> Callable[[Context], CompiledRegex]:
-    """Return a function that gives the pattern of an argument: compiled now if constant, else for each record."""
-    text = constant_value(getter)
-    if text is not MISSING:
-        try:
-            pattern = compile_for(function, text)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-        return lambda ctx: pattern
-    return lambda ctx: compile_for(function, getter(ctx))
+    """Return a function that gives the pattern of an argument."""
+    return prepared(getter, lambda text: compile_for(function, text))

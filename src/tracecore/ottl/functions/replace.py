@@ -8,7 +8,6 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import glob, regex
 from tracecore.ottl.signature import (
-    MISSING,
     FunctionGetter,
     Getter,
     PathGetSetter,
@@ -16,8 +15,8 @@ from tracecore.ottl.signature import (
     RawGetter,
     StringGetter,
     constant,
-    constant_value,
     editor,
+    prepared,
 )
 from tracecore.ottl.values import quote
 
@@ -145,14 +144,7 @@ def replace_all_patterns(
 
 
 def _glob(function: str, pattern: StringGetter) -> Callable[[Context], Callable[[str], bool]]:
-    text = constant_value(pattern)
-    if text is not MISSING:
-        try:
-            match = _compile_glob(function, text)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-        return lambda ctx: match
-    return lambda ctx: _compile_glob(function, pattern(ctx))
+    return prepared(pattern, lambda text: _compile_glob(function, text))
 
 
 def _compile_glob(function: str, text: str) -> Callable[[str], bool]:
