@@ -73,19 +73,39 @@ class Waiting(Protocol):
         """Return the batches it still holds; none comes after this."""
 
 
-class Exporter(Protocol):
+class Exporter:
     """A destination of batches."""
-
-    def ready(self) -> bool:
-        """Return whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
 
     def export(self, batch: Batch) -> None:
         """Take it, and call its `done` when it has left or was dropped and counted."""
+        raise NotImplementedError
 
-    def start(self) -> None: ...
+    def ready(self) -> bool:
+        """Return whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
+        return True
+
+    def start(self) -> None:
+        """Begin; whatever it raises, it is tried again."""
 
     def stop(self, deadline: float) -> None:
         """Send what is left, until `time.monotonic()` reaches the deadline."""
+
+
+class Extension:
+    """A service that components share."""
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            OSError: it cannot.
+        """
+
+    def tick(self) -> None:
+        """Called several times in a second."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 def _alone(make: Callable[[], Any]) -> Any:
@@ -159,7 +179,3 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, ...]:
         """All names of it in a configuration."""
         return (self.type, *self.aliases)
-
-
-class Empty(msgspec.Struct, frozen=True, kw_only=True):
-    """No options."""

@@ -18,7 +18,7 @@ import msgspec
 
 from tracecore.agent import elsewhere
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.options import SECOND, Count, Duration
 
@@ -198,12 +198,3 @@ class FileExporter:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="file",
-    summary="Writes OTLP as JSON lines or protobuf into a file, with rotation.",
-    options=Options,
-    create=FileExporter,
-)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.kafka.client import (
@@ -215,13 +215,3 @@ class _BatchDelivery:
             raise Rejected(self._failure)
         if self._failure:
             raise RetryLater(self._failure)
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="kafka",
-    summary="Sends log records to a Kafka topic; facts to the partitions whose detector needs them.",
-    options=Options,
-    create=KafkaExporter,
-    signals=("logs",),
-)

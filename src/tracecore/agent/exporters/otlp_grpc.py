@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.otlp_http import proof
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
@@ -141,19 +141,8 @@ _RETRYABLE = {
 }  # fmt: skip
 
 
-def _check_skip(options: Options, node: Any, report: Any) -> None:
+def check(options: Options, node: Any, report: Any) -> None:
     if options.compression in ("zstd", "snappy"):
         report.warning(node.near("compression"), f"{options.compression} is not there for gRPC: gzip is used")
     if options.tls.insecure_skip_verify:
         report.error(node.near("tls", "insecure_skip_verify"), "gRPC cannot skip the check; name the server's ca_file")
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="otlp",
-    aliases=("otlp_grpc",),
-    summary="Sends OTLP over gRPC, with retries and a queue.",
-    options=Options,
-    create=OtlpGrpc,
-    check=_check_skip,
-)

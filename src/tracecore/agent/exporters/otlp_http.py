@@ -13,7 +13,7 @@ import msgspec
 
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
@@ -190,13 +190,3 @@ class OtlpHttp:
     def _hang_up(self) -> None:
         for connection in self._local.__dict__.pop("connections", {}).values():
             connection.close()
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="otlphttp",
-    aliases=("otlp_http",),
-    summary="Sends OTLP over HTTP, with retries and a queue.",
-    options=Options,
-    create=OtlpHttp,
-)

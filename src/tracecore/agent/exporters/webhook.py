@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
@@ -214,13 +214,3 @@ def _decoded(text: object) -> Any:
         return msgspec.json.decode(str(text or ""))
     except msgspec.DecodeError:
         return None
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="webhook",
-    summary="Posts verdicts and incidents to Alertmanager or any HTTP endpoint.",
-    options=Options,
-    create=WebhookExporter,
-    signals=("logs",),
-)

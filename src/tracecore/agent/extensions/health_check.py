@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Extension, Setting
 from tracecore.agent.receivers.otlp import address
 from tracecore.agent.web import OwnServer
 
@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             yield ("path",), "begins with /"
 
 
-class HealthCheck:
+class HealthCheck(Extension):
     """Listens as long as the agent runs."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -53,12 +53,3 @@ class HealthCheck:
         if self._server is not None:
             self._server.stop()
             self._server = None
-
-
-FACTORY = Factory(
-    kind="extension",
-    type="health_check",
-    summary="A page that says whether everything runs.",
-    options=Options,
-    create=HealthCheck,
-)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND, Count, Interval
 from tracecore.signals.processes.identity import identity
 from tracecore.signals.processes.writers import WritingProcess, find_writers
@@ -108,13 +108,3 @@ def _by_path(entry: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         for path, some in records.items():
             parts.setdefault(path, []).append({**held, "log_records": some})
     return [(path, {**entry, "scope_logs": scopes}) for path, scopes in parts.items()]
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="jobattributes",
-    summary="Names job, rank and attempt of log files by the process that writes them (Slurm, torchrun, mpirun).",
-    options=Options,
-    create=JobAttributes,
-    signals=("logs",),
-)

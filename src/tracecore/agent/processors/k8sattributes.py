@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import re2
 
 from tracecore.agent.batch import LEVELS, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.cluster import Cluster
@@ -282,14 +282,3 @@ def check(options: Options, node: Node, report: ConfigReport) -> None:
                     f'"{field.key_regex}" also takes {taken[0]}, which differs from pod to pod: each value is one more '
                     "stream or series in the backend",
                 )
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="k8sattributes",
-    aliases=("k8s_attributes",),
-    summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
-    options=Options,
-    create=K8sAttributes,
-    check=check,
-)

@@ -14,7 +14,7 @@ import msgspec
 import re2
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND, Count, Duration
 
 RANK: Final = "gen_ai.training.rank"
@@ -197,13 +197,3 @@ def _rank(attributes: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 def _text(attributes: dict[str, Any], names: tuple[str, ...]) -> str | None:
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="rankjoin",
-    summary="Stamps rank and job on all streams of a pod, once one of them says them.",
-    options=Options,
-    create=RankJoin,
-    signals=("logs",),
-)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.processors.statements import check_text
 from tracecore.ottl.errors import OttlError
@@ -152,13 +152,3 @@ def _config(options: Options) -> dict[str, Any]:
                 for name in [name for name, value in group.items() if value is None]:
                     del group[name]
     return config
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="transform",
-    summary="Runs OTTL statements on logs, metrics and traces.",
-    options=Options,
-    create=Transform,
-    check=check,
-)

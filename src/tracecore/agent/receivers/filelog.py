@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.agent.receivers.reach import unreachable
 from tracecore.agent.tally import Tally
@@ -183,14 +183,3 @@ def _batch(tail: FileLog, found: LogBatch) -> Batch:
     # Not the batch: its records may be gone long before it is delivered.
     ack = Ack(partial(tail.delivered, _Notes(found.notes)), then=tail.commit)
     return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="filelog",
-    aliases=("file_log",),
-    summary="Follows log files through every kind of rotation.",
-    options=FileLogConfig,
-    create=FileLogReceiver,
-    signals=("logs",),
-)

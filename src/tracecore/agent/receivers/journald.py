@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import StorageId
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 from tracecore.agent.tally import Tally
@@ -172,13 +172,3 @@ def _words(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     said = process.stderr.read(2000).decode("utf-8", "replace").strip() if process.stderr is not None else ""
     return f"journalctl ended with status {status}" + (f": {said}" if said else "")
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="journald",
-    summary="The systemd journal, through journalctl.",
-    options=Options,
-    create=Journald,
-    signals=("logs",),
-)

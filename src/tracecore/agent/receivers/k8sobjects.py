@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import SECOND, Interval, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.kubernetes import api
@@ -412,14 +412,3 @@ def _record(resource: str, kind: str, found: dict[str, Any], now: int) -> tuple[
     body = {"type": kind, "object": found} if kind else found
     record = {"body": body, "attributes": attributes, "observed_time_unix_nano": now}
     return str(named.get("namespace") or ""), record
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="k8sobjects",
-    aliases=("k8s_objects",),
-    summary="Objects of the Kubernetes API: events, pods, nodes, pulled or watched.",
-    options=Options,
-    create=K8sObjects,
-    signals=("logs",),
-)

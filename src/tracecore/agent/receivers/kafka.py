@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Literal
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.kafka.client import Connection, LogsTopic, NotEmpty, library, partitions_of, said
 from tracecore.agent.options import SECOND, Interval
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver
@@ -134,13 +134,3 @@ class KafkaReceiver:
                 log.debug("%s: %s", self._id, error)
 
         return store
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="kafka",
-    summary="Reads OTLP log records from a Kafka topic.",
-    options=Options,
-    create=KafkaReceiver,
-    signals=("logs",),
-)

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 import re2
 
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import StorageId
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 
@@ -148,13 +148,3 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return "unknown"
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="kmsg",
-    summary="The kernel's messages, from /dev/kmsg.",
-    options=Options,
-    create=Kmsg,
-    signals=("logs",),
-)

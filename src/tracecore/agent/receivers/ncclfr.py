@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import SECOND, Count, Duration, Interval, Size, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.flight_recorder.reading import head_looks_like_dump
@@ -291,13 +291,3 @@ def _write(store: Any, changes: dict[str, bytes | None], report: Any) -> None:
         store.update(changes)
     except JournalError as error:
         report(f"which dumps were read is not written: {error}")
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="ncclfr",
-    summary="PyTorch Flight Recorder dumps, as failing ranks leave them in a directory.",
-    options=Options,
-    create=NcclFr,
-    signals=("logs",),
-)

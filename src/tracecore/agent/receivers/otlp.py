@@ -13,7 +13,7 @@ import msgspec
 
 from tracecore.agent.auth import CHALLENGE, Auth, Authenticator
 from tracecore.agent.batch import Batch, Signal
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import Count, Duration, Size
 from tracecore.agent.tls import ServerTls
 from tracecore.signals.otlp import bounds
@@ -318,12 +318,3 @@ def grpc_endpoint(endpoint: str) -> str:
     assert found is not None
     host = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"{host}:{found[1]}"
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="otlp",
-    summary="Receives OTLP over gRPC and HTTP, protobuf and JSON, gzip and zstd.",
-    options=Options,
-    create=Otlp,
-)

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Final
 
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.receivers.prometheus.discovery import Discovery, discoveries
 from tracecore.agent.receivers.prometheus.options import Options
 from tracecore.agent.receivers.prometheus.target import Scraper, Target, target
@@ -121,13 +121,3 @@ class Prometheus:
         until = time.monotonic() + PATIENCE
         for scraper in scrapers:
             scraper.join(max(until - time.monotonic(), 0.0))
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="prometheus",
-    summary="Scrapes targets in Prometheus' text format and OpenMetrics; static targets and pods of Kubernetes.",
-    options=Options,
-    create=Prometheus,
-    signals=("metrics",),
-)
