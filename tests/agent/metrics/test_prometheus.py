@@ -308,7 +308,7 @@ def test_limits_of_a_job(exporter: Exporter, scraper: Make) -> None:
 def test_targets_behind_a_target_are_bounded_and_forgotten(
     exporter: Exporter, scraper: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracecore.agent.receivers.prometheus.target.MOST_PLACES", 10)
+    monkeypatch.setattr("tracecore.agent.receivers.prometheus.series.MOST_PLACES", 10)
     taken = Taken()
     one = scraper(exporter.address, taken, honor_labels=True, scrape_timeout=30 * SECOND, scrape_interval=30 * SECOND)
     for turn in range(6):
