@@ -15,10 +15,17 @@ from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.jsonlines import document
-from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
-from tracecore.agent.http_client import connection_to, credentials, target_of, to_proxy, wrong_headers, wrong_url
+from tracecore.agent.http_client import (
+    connection_to,
+    credentials,
+    limited,
+    target_of,
+    to_proxy,
+    wrong_headers,
+    wrong_url,
+)
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import error_message, rejected
@@ -116,7 +123,6 @@ class OtlpHttp:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._local = threading.local()
-        self._patience = Patience(options.timeout / SECOND or None)
         self._setting = setting
         self._sender = Sender(
             self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
@@ -147,7 +153,7 @@ class OtlpHttp:
             headers |= to_proxy(urlsplit(self._options.proxy_url))
         try:
             connection = self._connection(parts)
-            with self._patience(connection):
+            with limited(connection, self._options.timeout / SECOND or None):
                 connection.request("POST", path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read(MAX_ANSWER)

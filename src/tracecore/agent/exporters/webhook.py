@@ -11,10 +11,9 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
-from tracecore.agent.http_client import connection_to, credentials, target_of, wrong_headers, wrong_url
+from tracecore.agent.http_client import connection_to, credentials, limited, target_of, wrong_headers, wrong_url
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
 from tracecore.agent.processors.patterndetector.verdicts import is_told
@@ -76,7 +75,6 @@ class WebhookExporter:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        self._patience = Patience(options.timeout / SECOND or None)
         self._sender = Sender(
             self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
         )
@@ -102,7 +100,7 @@ class WebhookExporter:
         headers = {"Content-Type": "application/json", "User-Agent": "tracecore"}
         headers |= {**credentials(parts), **self._options.headers}
         try:
-            with self._patience(connection):
+            with limited(connection, self._options.timeout / SECOND or None):
                 connection.request("POST", target_of(parts), msgspec.json.encode(document), headers)
                 with connection.getresponse() as answer:
                     status = answer.status

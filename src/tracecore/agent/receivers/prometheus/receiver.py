@@ -14,7 +14,7 @@ from tracecore.agent.receivers.prometheus.target import Scraper, Target, target
 
 log = logging.getLogger("tracecore.agent.prometheus")
 
-#: Seconds between two looks at targets and at answers that are late.
+#: Seconds between two looks at targets.
 PULSE: Final = 0.25
 #: Targets of one receiver.
 MOST_TARGETS: Final = 4096
@@ -44,8 +44,6 @@ class Prometheus:
                 if versions != seen:
                     seen = versions
                     self._change(found, consume)
-                for scraper in self._scrapers.values():
-                    scraper.watch()
                 self._state(everything)
                 stop.wait(PULSE)
         finally:

@@ -190,10 +190,6 @@ class Scraper:
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
 
-    def watch(self) -> None:
-        """Called now and then: an answer that is late is not waited for any longer."""
-        self._fetcher.overdue()
-
     def _run(self) -> None:
         interval = self.target.interval / _SECOND
         digest = hashlib.md5(repr(self.target.key).encode(), usedforsecurity=False).digest()
