@@ -135,6 +135,10 @@ class Setting(msgspec.Struct, frozen=True):
     wanted: Selectors | None = None
     share: Callable[[Callable[[], Any]], Any] = _alone
 
+    def store(self, storage: str | None) -> Any:
+        """What this component keeps in a storage extension; None where it names none."""
+        return None if storage is None else self.extension(storage).client(f"{self.meter.kind}_{self.id}")
+
     def report(self, wrong: str | None, again: str = "works again") -> None:
         """Note what is wrong, or that nothing is, and log it where that is news.
 

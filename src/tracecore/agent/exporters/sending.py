@@ -131,8 +131,7 @@ class Sender:
         setting.meter.gauges["queue_bytes"] = lambda: self._memory
 
     def start(self) -> None:
-        if self._queueing.storage is not None:
-            store = self._setting.extension(self._queueing.storage).client(f"exporter_{self._setting.id}")
+        if (store := self._setting.store(self._queueing.storage)) is not None:
             self._shelf = Shelf(store)
             left = self._shelf.waiting()
             if left:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,8 @@ from tracecore.agent.processors.cluster import Cluster
 from tracecore.agent.processors.k8sattributes_options import How, Options, key_kind
 from tracecore.agent.processors.podfields import FICKLE, MANY_NAMES, UNKNOWN
 from tracecore.agent.processors.pods import KnownPod
+from tracecore.agent.tally import Growth
+from tracecore.recent import Recent
 from tracecore.signals.kubernetes import api
 
 log = logging.getLogger("tracecore.agent.k8sattributes")
@@ -66,8 +67,8 @@ class K8sAttributes:
         self._held: list[_HeldBatch] = []
         self._holding = 0
         self._learned = 0
-        self._strangers: OrderedDict[Any, int] = OrderedDict()
-        self._counted = {"overflow": 0, "malformed": 0}
+        self._strangers: Recent[Any, int] = Recent(STRANGERS)
+        self._growth = Growth()
         self._many = False
         setting.meter.gauges["label_attributes"] = lambda: len(self._cluster.names)
 
@@ -207,11 +208,7 @@ class K8sAttributes:
         return made
 
     def _give_up(self, own: dict[str, Any], now: int) -> None:
-        key = _key(own)
-        self._strangers[key] = now + STRANGER
-        self._strangers.move_to_end(key)
-        while len(self._strangers) > STRANGERS:
-            self._strangers.popitem(last=False)
+        self._strangers[_key(own)] = now + STRANGER
 
     def due(self) -> int | None:
         self._count()
@@ -245,9 +242,7 @@ class K8sAttributes:
                 some,
             )
         for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
-            if so_far > self._counted[reason]:
-                self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
-                self._counted[reason] = so_far
+            self._setting.meter.drop(f"pods_{reason}", self._growth.of(reason, so_far))
 
 
 def _key(own: dict[str, Any]) -> tuple[Any, ...]:

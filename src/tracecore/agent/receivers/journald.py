@@ -100,13 +100,12 @@ class Journald:
         self._setting = setting
         self._unparsed = 0
         self._tally = Tally(setting.id, setting.meter, {UNPARSED: "{} entries of the journal could not be parsed"})
-        self._positions: DeliveredPositions | None = None
+        self._positions: DeliveredPositions[bytes] | None = None
         #: The last entry that was handed on: a journalctl that failed goes on behind it.
         self._cursor: str | None = None
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        if self._options.storage is not None and self._positions is None:
-            store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
+        if self._positions is None and (store := self._setting.store(self._options.storage)) is not None:
             known = store.get("cursor")
             self._cursor = known.decode("ascii", "replace") if known else None
             self._positions = DeliveredPositions(partial(store.set, "cursor"))

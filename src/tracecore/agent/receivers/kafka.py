@@ -80,7 +80,7 @@ class KafkaReceiver:
         )
         try:
             partitions_of(consumer, settings, options.logs.topic)
-            positions: dict[int, DeliveredPositions] = {}
+            positions: dict[int, DeliveredPositions[bytes]] = {}
             consumer.subscribe(
                 [options.logs.topic],
                 on_revoke=lambda _, places: [positions.pop(place.partition, None) for place in places],
@@ -101,7 +101,7 @@ class KafkaReceiver:
         self,
         kafka: Any,
         consumer: Any,
-        positions: dict[int, DeliveredPositions],
+        positions: dict[int, DeliveredPositions[bytes]],
         message: Any,
         consume: Consumer,
         stop: threading.Event,

@@ -103,9 +103,8 @@ class NcclFr:
         self._crowded = 0
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        options, store = self._options, None
-        if options.storage is not None:
-            store = self._setting.extension(options.storage).client(f"receiver_{self._setting.id}")
+        options = self._options
+        store = self._setting.store(options.storage)
         self._seen = _remembered(store)
         if options.start_at == "end" and (store is None or store.get(_STARTED) is None):
             now = self._setting.clock()
