@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
+
 Signal: TypeAlias = Literal["logs", "metrics", "traces"]
 SIGNALS: Final[tuple[Signal, ...]] = ("logs", "metrics", "traces")
 
@@ -130,6 +132,12 @@ class Batch:
 
             self._raw = encoding.encode(self.signal, self._payload or {})
         return self._raw
+
+    def json(self) -> bytes:
+        """OTLP in JSON, on one line."""
+        from tracecore.ottl.otlpjson import encode
+
+        return msgspec.json.encode(encode(self.view()))
 
     def pack(self) -> int:
         """Keep the encoded request alone, which takes far less memory than records; return its size in bytes."""

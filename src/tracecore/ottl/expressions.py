@@ -182,17 +182,6 @@ class Compiler:
         a, b = constant_value(first), constant_value(second)
         if a is not MISSING and b is not MISSING and not is_folded(first) and not is_folded(second):
             return constant(compare(a, b))
-        # A string is equal to no value of another type in Python either, so the commonest guards need no dispatch.
-        if type(b) is str and op == "==":
-            return lambda ctx: bool(first(ctx) == b)
-        if type(b) is str and op == "!=":
-            return lambda ctx: bool(first(ctx) != b)
-        if b is None and op == "==":
-            return lambda ctx: (value := first(ctx)) is None or (type(value) is bytes and not value)
-        if b is None and op == "!=":
-            return lambda ctx: (value := first(ctx)) is not None and (type(value) is not bytes or bool(value))
-        if b is not MISSING:
-            return lambda ctx: compare(first(ctx), b)
         return lambda ctx: compare(first(ctx), second(ctx))
 
 
@@ -221,13 +210,5 @@ def joined(conditions: list[Callable[[Context], bool]], *, until: bool) -> Calla
         return constant(not until)
     if len(open_ended) == 1:
         return open_ended[0]
-    if len(open_ended) == 2:
-        first, second = open_ended
-        if until:
-            return lambda ctx: first(ctx) or second(ctx)
-        return lambda ctx: first(ctx) and second(ctx)
-
-    def run(ctx: Context) -> bool:
-        return any(one(ctx) for one in open_ended) if until else all(one(ctx) for one in open_ended)
-
-    return run
+    holds = any if until else all
+    return lambda ctx: holds(one(ctx) for one in open_ended)

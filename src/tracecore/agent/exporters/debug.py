@@ -9,7 +9,6 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Exporter, Setting
-from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.printing import visible, visible_json
 
 #: Of a record's text so much is shown.
@@ -43,7 +42,7 @@ class Debug(Exporter):
     def export(self, batch: Batch) -> None:
         lines = [f"{self._setting.id}: {batch.count} of {batch.signal}"]
         if self._options.verbosity == "detailed":
-            lines.append(visible_json(document(batch).decode()))
+            lines.append(visible_json(batch.json().decode()))
         elif self._options.verbosity == "normal" and batch.signal == "logs":
             lines += [_line(record) for record in _records(batch.view())]
         sys.stderr.write("\n".join(lines) + "\n")

@@ -14,7 +14,6 @@ import msgspec
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.http_client import (
@@ -135,7 +134,7 @@ class OtlpHttp:
         if url is None:
             raise Rejected(f"no endpoint for {batch.signal}")
         json = self._options.encoding == "json"
-        body = document(batch) if json else batch.encoded()
+        body = batch.json() if json else batch.encoded()
         headers = {"Content-Type": "application/json" if json else "application/x-protobuf", "User-Agent": "tracecore"}
         headers["Idempotency-Key"] = batch.identity
         if self._options.compression == "gzip":
