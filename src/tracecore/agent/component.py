@@ -136,7 +136,7 @@ class Setting(msgspec.Struct, frozen=True):
     share: Callable[[Callable[[], Any]], Any] = _alone
 
     def store(self, storage: str | None) -> Any:
-        """What this component keeps in a storage extension; None where it names none."""
+        """The part of a storage extension that is this component's; None where it names none."""
         return None if storage is None else self.extension(storage).client(f"{self.meter.kind}_{self.id}")
 
     def report(self, wrong: str | None, again: str = "works again") -> None:

@@ -32,7 +32,7 @@ from tracecore.durations import (
 __all__ = [
     "MICROSECOND", "MILLISECOND", "MINUTE", "SECOND", "Count", "Duration", "Interval", "Secret", "Size", "StorageId",
     "Written",
-    "decode", "parse_duration", "parse_size",
+    "address", "decode", "parse_duration", "parse_size",
 ]  # fmt: skip
 
 #: Nanoseconds; none is allowed and usually means "never" or "without".
@@ -49,6 +49,15 @@ Secret: TypeAlias = Annotated[str, msgspec.Meta(extra={"secret": True})]
 Written: TypeAlias = Annotated[str, msgspec.Meta(extra={"written": True})]
 #: The id of an extension that stores.
 StorageId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "storage"})]
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Host and port of `localhost:4317`, `:4317`, `[::1]:4317`; None where it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.strip("[]") or "0.0.0.0", int(port)
+
 
 _SIZES: Final = {
     "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
@@ -187,6 +196,8 @@ class _Decoder:
                 self._report.error(node, f"{node.raw or value} is too much; at most {show(meta.le)}")  # type: ignore[arg-type]
             elif meta.min_length is not None and len(value) < meta.min_length:
                 self._report.error(node, "may not be empty")
+            elif meta.extra and "address" in meta.extra and address(value) is None:
+                self._report.error(node, f'"{value}" is no address; write it like {meta.extra["address"]}')
         return value
 
     def _union(self, node: Node, kinds: tuple[Any, ...]) -> Any:

@@ -23,7 +23,7 @@ class Growth:
         self._seen: dict[str, int] = {}
 
     def of(self, name: str, count: int) -> int:
-        """How much a counter has grown since this was asked last."""
+        """Return how much a counter has grown since this was asked last."""
         grown = max(count - self._seen.get(name, 0), 0)
         self._seen[name] = count
         return grown

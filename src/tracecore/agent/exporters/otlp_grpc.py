@@ -69,26 +69,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.tls.insecure or self.endpoint.startswith("http://"))
 
 
-class OtlpGrpc:
+class OtlpGrpc(Sender):
     """Sends OTLP over gRPC; workers share one channel."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(self._post, setting, options.sending_queue, options.retry_on_failure, headers=options.headers)
         self._options = options
-        self._setting = setting
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
-        )
         self._channel: Any = None
-        self._lock = threading.Lock()
-        self.start = self._sender.start
-        self.ready, self.export = self._sender.ready, self._sender.export
+        self._opening = threading.Lock()
 
     def stop(self, deadline: float) -> None:
-        self._sender.stop(deadline)
+        super().stop(deadline)
         if self._channel is not None:
             self._channel.close()
 
-    def _send(self, batch: Batch) -> None:
+    def _post(self, batch: Batch) -> None:
         import grpc
 
         headers = {**self._options.headers, **proof(self._options.auth, self._setting)}
@@ -116,7 +111,7 @@ class OtlpGrpc:
     def _open(self) -> Any:
         import grpc
 
-        with self._lock:
+        with self._opening:
             if self._channel is None:
                 tls = self._options.tls
                 options: list[tuple[str, int | str]] = [

@@ -116,20 +116,17 @@ def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
     return made
 
 
-class OtlpHttp:
+class OtlpHttp(Sender):
     """Sends OTLP over HTTP; each worker has a connection of its own."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(
+            self._post, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
+        )
         self._options = options
         self._local = threading.local()
-        self._setting = setting
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
-        )
-        self.start, self.stop = self._sender.start, self._sender.stop
-        self.ready, self.export = self._sender.ready, self._sender.export
 
-    def _send(self, batch: Batch) -> None:
+    def _post(self, batch: Batch) -> None:
         url = self._options.url(batch.signal)
         if url is None:
             raise Rejected(f"no endpoint for {batch.signal}")

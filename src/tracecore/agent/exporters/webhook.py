@@ -69,24 +69,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         yield from wrong_headers(self.headers)
 
 
-class WebhookExporter:
+class WebhookExporter(Sender):
     """Posts the verdicts and incidents among the records; other records are passed over."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(self._tell, setting, options.sending_queue, options.retry_on_failure, headers=options.headers)
         self._options = options
-        self._setting = setting
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
-        )
-        self.start, self.stop, self.ready = self._sender.start, self._sender.stop, self._sender.ready
 
     def export(self, batch: Batch) -> None:
         if any(True for _ in told(batch)):
-            self._sender.export(batch)
+            super().export(batch)
         else:
             batch.done()
 
-    def _send(self, batch: Batch) -> None:
+    def _tell(self, batch: Batch) -> None:
         found = list(told(batch))
         if self._options.format == "alertmanager":
             self._post([alert(attributes, record, self._options.labels) for attributes, record in found])

@@ -25,10 +25,6 @@ MALFORMED: Final = "malformed"
 class Options(Connection, frozen=True, kw_only=True):
     """
     Args:
-        brokers: `host:port` of some brokers; the others are learned from them.
-        client_id: under which brokers log us.
-        tls: how to speak to brokers; without it in plain text.
-        auth: who we are.
         logs: the topic of log records.
         group_id: agents of one group share the partitions.
         initial_offset: where to begin a partition that the group has never read.
