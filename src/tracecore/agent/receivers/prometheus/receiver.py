@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.agent.component import Consumer, Setting
-from tracecore.agent.receivers.prometheus.discovery import Discovery, discoveries
-from tracecore.agent.receivers.prometheus.options import Options
+from tracecore.agent.receivers.prometheus.options import Options, ScrapeConfig
 from tracecore.agent.receivers.prometheus.target import Scraper, Target, target
+
+if TYPE_CHECKING:
+    from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
 
 log = logging.getLogger("tracecore.agent.prometheus")
 
@@ -33,7 +36,7 @@ class Prometheus:
         self._told: dict[str, str] = {}
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        found = {job.job_name: discoveries(job) for job in self._jobs}
+        found = {job.job_name: self._discoveries(job) for job in self._jobs}
         everything = [one for many in found.values() for one in many]
         try:
             for one in everything:
@@ -52,7 +55,14 @@ class Prometheus:
             self._end(list(self._scrapers.values()))
             self._scrapers = {}
 
-    def _change(self, found: dict[str, list[Discovery]], consume: Consumer) -> None:
+    def _discoveries(self, job: ScrapeConfig) -> list[Kubernetes]:
+        if not job.kubernetes_sd_configs:
+            return []
+        from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
+
+        return [Kubernetes(one) for one in job.kubernetes_sd_configs]
+
+    def _change(self, found: dict[str, list[Kubernetes]], consume: Consumer) -> None:
         """Start what is new, end what is gone."""
         wanted: dict[tuple[Any, ...], Target] = {}
         for job in self._jobs:
@@ -84,16 +94,16 @@ class Prometheus:
             scraper.end()
         log.info("%s: %d targets", self._setting.id, len(self._scrapers))
 
-    def _targets(self, job: Any, found: list[Discovery]) -> dict[tuple[Any, ...], Target]:
+    def _targets(self, job: ScrapeConfig, found: list[Kubernetes]) -> dict[tuple[Any, ...], Target]:
         made: dict[tuple[Any, ...], Target] = {}
         wrong = ""
-        for one in found:
-            for labels in one.labels():
-                try:
-                    if (new := target(job, labels)) is not None:
-                        made[new.key] = new
-                except ValueError as error:
-                    wrong = f"{labels.get('__address__', '')[:120]}: {error}"
+        static = (one.addresses() for one in job.static_configs)
+        for labels in chain(*static, *(one.labels() for one in found)):
+            try:
+                if (new := target(job, labels)) is not None:
+                    made[new.key] = new
+            except ValueError as error:
+                wrong = f"{labels.get('__address__', '')[:120]}: {error}"
         self._tell(f"{job.job_name} targets", wrong)
         return made
 
@@ -102,7 +112,7 @@ class Prometheus:
             log.warning("%s: job %s: %s", self._setting.id, what, wrong)
         self._told[what] = wrong
 
-    def _state(self, found: list[Discovery]) -> None:
+    def _state(self, found: list[Kubernetes]) -> None:
         """One target that is down is what `up` is for; none at all, or none to be found, is a failure."""
         wrong = next((text for one in found if (text := one.wrong())), "")
         if not wrong and self._scrapers:
