@@ -59,10 +59,8 @@ class Processor(Protocol):
     def process(self, batch: Batch) -> Iterable[Batch]: ...
 
 
-class Waiting(Protocol):
+class Waiting(Processor, Protocol):
     """A processor that does something without being given a batch."""
-
-    def process(self, batch: Batch) -> Iterable[Batch]: ...
 
     def due(self) -> int | None:
         """Return when it wants to be called next, in nanoseconds since the epoch."""
