@@ -17,6 +17,8 @@ PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 
 #: The reason of a node that does not answer Slurm.
 SLURM_DOWN = "SlurmDown"
+#: The reason of a node of which a launcher or scheduler (Ray, mpirun, Flux) says that it is gone.
+GIVEN_UP = "NodeDead"
 
 
 class PodEvicted(Fact, frozen=True, kw_only=True):

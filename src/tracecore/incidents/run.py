@@ -13,7 +13,7 @@ import msgspec
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
-from tracecore.facts.host import SlurmState
+from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
@@ -150,6 +150,8 @@ class JobRun(msgspec.Struct, kw_only=True):
         end: end of the recording.
         trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
         transport: what was measured of the links, ports and connections between ranks, oldest first.
+        damaged: reports of processes that the kernel ended for damaged memory, oldest first.
+        machine: the only machine that anything names, where Kubernetes does.
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
 
@@ -157,6 +159,8 @@ class JobRun(msgspec.Struct, kw_only=True):
     end: int
     trouble: list[Fact] = msgspec.field(default_factory=list)
     transport: list[Fact] = msgspec.field(default_factory=list)
+    damaged: list[HostEvent] = msgspec.field(default_factory=list)
+    machine: str | None = None
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -217,7 +221,17 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
-    return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+    damaged = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "memory_failure"]
+    machines = {fact.node for fact in facts if fact.node}
+    sole = len(machines) == 1 and any(fact.node and fact.layer == "kubernetes" for fact in facts)
+    return JobRun(
+        attempts=attempts,
+        end=end,
+        trouble=trouble[:_TROUBLE],
+        transport=transport[-_TROUBLE:],
+        damaged=damaged[-_TROUBLE:],
+        machine=machines.pop() if sole else None,
+    )
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
@@ -392,6 +406,10 @@ def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
-    """Whether the same rank reported a step after it had stood still."""
+    """Whether the rank reported a step after it had stood still; any rank, where nobody says whose stall it was."""
+    if not isinstance(stall, StepStalled):
+        return False
     last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
-    return isinstance(stall, StepStalled) and last is not None and last.time > stall.end
+    if last is None and stall.rank is None:
+        last = max(attempt.last_steps.values(), key=lambda step: step.time, default=None)
+    return last is not None and last.time > stall.end

@@ -12,10 +12,13 @@ from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
+from tracecore.facts.wording import reason
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.nccl_bootstrap.cohorts import (
+    GAVE_UP,
     NO_INTERFACE,
+    SETUP,
     Cohort,
     Said,
     cohort_of,
@@ -34,20 +37,37 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Discriminator: TypeAlias = Literal[
-    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
-]
+    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch",
+    "setup_failed", "unknown",
+]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
     "rendezvous_unreachable": "the rendezvous was not reached",
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
+    "setup_failed": "a communicator could not be set up",
     "unknown": "nothing says why",
+}
+#: What could not be set up, and what to look at on that machine.
+SETUPS = {
+    "nvls_error": (
+        "NVLink SHARP (multicast over NVLink) could not be set up",
+        "Look at the NVLink fabric{on}: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 3 Fabric`, "
+        "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` goes without it.",
+    ),
+    "ib_setup_failed": (
+        "the InfiniBand adapter gave no queues or memory",
+        "Compare `ulimit -l` of the very process{on} with unlimited, which the adapter needs (limits of slurmd, of the "
+        "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
+    ),
 }
 #: Mistakes in how processes were started, which say by themselves what is wrong.
 MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
+#: Errors of NCCL that are about joining.
+COUNTED = SETUP | GAVE_UP | {NO_INTERFACE}
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
 
@@ -112,6 +132,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"Two processes{job} were started as {which}, so that the ranks cannot join"
         if self.discriminator == "world_size_mismatch":
             return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
+        if self.discriminator == "setup_failed":
+            rank = f" of rank {self.failed[0]}" if len(self.failed) == 1 else ""
+            detail = f" ({reason(fact.detail)})" if (fact := self._setup).detail else ""
+            return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -151,6 +175,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 "Compare `WORLD_SIZE`, `--nnodes` and `--nproc-per-node` of all processes: one was started with other "
                 "numbers than the rest, or belongs to another run."
             )
+        if self.discriminator == "setup_failed":
+            return SETUPS[self._setup.error][1].replace("{on}", self._on)
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
@@ -180,6 +206,15 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def beside(self, rest: IncidentContext) -> NcclBootstrapVerdict:
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
+
+    @property
+    def _setup(self) -> NcclError:
+        return next(fact for fact in self.said if isinstance(fact, NcclError) and fact.error in SETUP)
+
+    @property
+    def _on(self) -> str:
+        host = self._setup.node or self._setup.host
+        return f" on {host}" if host else ""
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
@@ -253,7 +288,7 @@ class NcclBootstrap(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if type(fact) is NcclError and fact.error != NO_INTERFACE:
+        if type(fact) is NcclError and fact.error not in COUNTED:
             return ()
         if type(fact) is RendezvousFailure and fact.own:
             return ()
@@ -314,6 +349,9 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "socket_ifname_mismatch"
         elif mistake := next((name for name in MISTAKES for fact in said if problem_of(fact) == name), None):
             discriminator = mistake
+        elif any(problem_of(fact) in SETUP for fact in said):
+            discriminator = "setup_failed"
+            failed = tuple(sorted({fact.rank for fact in said if problem_of(fact) in SETUP and fact.rank is not None}))
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(

@@ -29,6 +29,7 @@ _NODE = re2.compile(
 _OF_MACHINE = (
     r"dmesg|console|kern|kernel|messages|syslog|journal|journalctl|kmsg|metrics|node_exporter|sel|ipmi|bmc|ibstat"
     r"|iblinkinfo|perfquery|rdma|ethtool|lspci|sensors|df|fabricmanager|hostengine|slurmd|kubelet|mmfs|mcelog|smartctl"
+    r"|prolog|epilog|nhc|healthcheck|hl-smi|npu-smi|neuron-monitor"
 )
 _OF_GPUS = r"nvidia-smi|nvsmi|dcgm|dcgmi|dmon|pmon|nvlink|throttle|thermal|gpus"
 _NODE_FILE = re2.compile(
