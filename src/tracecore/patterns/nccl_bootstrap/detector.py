@@ -337,6 +337,8 @@ class NcclBootstrap(Pattern[Config]):
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
         cni = self._cni(events, key, cohort, absent) if absent else None
+        if cni is None and not cohort.ready:
+            cni = events.before(said, self.horizon)
         times = [fact.time for fact in said]
         if absent:
             times.append(self._first(cohort) + self.config.window)
@@ -391,6 +393,18 @@ class Networks:
         own = (self._jobs.get((space, job)), self._jobs.get((space, ""))) if job else (self._spaces.get(space),)
         near = (timeline.first(oldest, newest) for timeline in own if timeline is not None)
         return min((event for event in near if event is not None), key=order, default=None)
+
+    def before(self, said: Sequence[Said], near: int) -> CniEvent | None:
+        """The first failure near before somebody gave up waiting for others, where all of them are of one namespace.
+
+        Of pods without a network nothing else is heard.
+        """
+        waited = [f for f in said if isinstance(f, RendezvousFailure) and (f.joined or 0) < (f.expected or 0)]
+        if not waited or len(self._spaces) != 1:
+            return None
+        end = max(fact.time for fact in waited)
+        (events,) = self._spaces.values()
+        return events.first(end - near, end)
 
 
 def _space(event: CniEvent) -> str | None:
