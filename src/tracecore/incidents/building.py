@@ -50,7 +50,7 @@ def incident_of(
     timed = [t for t in whole if t.timed] or whole
     said = root.verdict.beside(_rest(root, symptoms, attempt, run))
     suspects = _suspects(root, said, symptoms, attempt)
-    if run.machine is not None and not suspects.nodes and root.name in pattern_groups.MACHINE:
+    if run.machine is not None and not suspects.nodes and root.name in ("gpu_fault", "hbm_ecc"):
         suspects = msgspec.structs.replace(suspects, nodes=(run.machine,))
     hangs = any(t.name in HANGS for t in whole)
     return Incident(
@@ -110,7 +110,8 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
-            same = t.name == root.name or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
+            same = t.name == root.name == "gpu_fault"
+            same = same or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
             if t.ranks and same:
                 ranks = t.suspects.ranks
                 break

@@ -24,8 +24,10 @@ Said: TypeAlias = RendezvousFailure | RendezvousRetry | NcclError
 NO_INTERFACE = "no_socket_interface"
 #: What a rank says whose communicator cannot be set up on its own machine, and what it says when it gave up for that: a
 #: complaint alone may be about a way that the library then does without.
-SETUP = frozenset({"nvls_error", "ib_setup_failed"})
-GAVE_UP = frozenset({"init_failed", "unhandled_cuda_error", "unhandled_system_error", "internal_error"})
+SETUP = frozenset({"nvls_error", "ib_setup_failed", "no_network_provider"})
+GAVE_UP = frozenset(
+    {"init_failed", "unhandled_cuda_error", "unhandled_system_error", "internal_error", "invalid_usage"}
+)
 #: What a rank says that could not reach the others; the other failures are of one that waited.
 UNREACHED = frozenset({"connect_timeout", "connection_refused", "host_not_found", NO_INTERFACE})
 #: What a rank says that had reached the rendezvous, and saw it end.

@@ -56,6 +56,11 @@ SETUPS = {
         "Look at the NVLink fabric{on}: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 3 Fabric`, "
         "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` goes without it.",
     ),
+    "no_network_provider": (
+        "the network plugin found no network that it can use",
+        "Run `fi_info` and `ibv_devinfo`{on} in the container of the job: the adapter's devices have to be there, and "
+        "the plugin to fit the versions of NCCL and libfabric. `NCCL_NET_PLUGIN=none` goes without it, over TCP.",
+    ),
     "ib_setup_failed": (
         "the InfiniBand adapter gave no queues or memory",
         "Compare `ulimit -l` of the very process{on} with unlimited, which the adapter needs (limits of slurmd, of the "
