@@ -273,6 +273,15 @@ def test_a_stall_that_a_step_ended_was_only_slow(facts: list[Fact], stalls: int)
     assert len(only(ranked, *facts).stalls) == (0 if [fact.rank for fact in facts] == [1] else 1)
 
 
+def test_a_pause_while_saving_is_over_when_any_rank_makes_a_step_where_its_lines_name_none() -> None:
+    saving = made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint")
+    assert only(saving, step(11, rank=1)).stalls == []
+    assert len(only(saving, step(9, rank=1)).stalls) == 1
+    assert (
+        len(only(made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint", rank=0), step(11, rank=1)).stalls) == 1
+    )
+
+
 def test_a_timeout_is_a_stall_even_where_a_step_followed() -> None:
     assert len(only(timeout(5), step(9)).stalls) == 1
 

@@ -97,7 +97,11 @@ CONDITIONS = {
 
 
 class GpuLost(Fact, frozen=True, kw_only=True):
-    """The driver says that the GPU has fallen off the bus, with or without an Xid number."""
+    """The driver says that the GPU has fallen off the bus, with or without an Xid number.
+
+    Args:
+        vendor: as in `GpuDriverError`.
+    """
 
     kind: ClassVar[str] = "kernel_event"
     layer: ClassVar[str] = "kernel"
@@ -105,6 +109,7 @@ class GpuLost(Fact, frozen=True, kw_only=True):
     varying: ClassVar[frozenset[str]] = frozenset({"detail"})
 
     detail: str | None = None
+    vendor: str | None = None
 
     def describe(self) -> str:
         return sentence(self, "GPU has fallen off the bus", self.detail)
@@ -116,6 +121,8 @@ class GpuDriverError(Fact, frozen=True, kw_only=True):
     Args:
         error: the vocabulary of `kernelevents.gpu.error`.
         process: the process it names.
+        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
+        device: the driver's own name of the device, where it gives no bus id.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -127,6 +134,8 @@ class GpuDriverError(Fact, frozen=True, kw_only=True):
     process: str | None = None
     pid: int | None = None
     detail: str | None = None
+    vendor: str | None = None
+    device: str | None = None
 
     def describe(self) -> str:
         return sentence(self, f"GPU driver: {self.error.replace('_', ' ')}", self.detail)

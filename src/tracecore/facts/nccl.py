@@ -103,6 +103,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
         device: the network adapter, with its port where the line has it.
+        host: the machine or container as the library names it, of an error in setting up.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -114,6 +115,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
     peer: str | None = None
     detail: str | None = None
     device: str | None = None
+    host: str | None = None
 
     def describe(self) -> str:
         peer = f" with peer {self.peer}" if self.peer else ""

@@ -209,6 +209,7 @@ class CudaError(Fact, frozen=True, kw_only=True):
 
     Args:
         error: CUDA's own name in snake case without `cudaError`.
+        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
     """
 
     kind: ClassVar[str] = "cuda_error"
@@ -219,6 +220,7 @@ class CudaError(Fact, frozen=True, kw_only=True):
     error: str
     pid: int | None = None
     detail: str | None = None
+    vendor: str | None = None
 
     def describe(self) -> str:
         return sentence(self, f"CUDA error {self.error.replace('_', ' ')}", self.detail)

@@ -50,6 +50,8 @@ def incident_of(
     timed = [t for t in whole if t.timed] or whole
     said = root.verdict.beside(_rest(root, symptoms, attempt, run))
     suspects = _suspects(root, said, symptoms, attempt)
+    if run.machine is not None and not suspects.nodes and root.name in ("gpu_fault", "hbm_ecc"):
+        suspects = msgspec.structs.replace(suspects, nodes=(run.machine,))
     hangs = any(t.name in HANGS for t in whole)
     return Incident(
         status="diagnosed",
@@ -97,6 +99,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         stacks=attempt.stacks if attempt is not None else {},
         reports=attempt.reports if attempt is not None else {},
         transport=_transport(root, run),
+        damaged=run.damaged,
         last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 
@@ -107,7 +110,9 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
-            if t.name == "worker_crash" and t.ranks and rule_conditions.same_death(root, t):
+            same = t.name == root.name == "gpu_fault"
+            same = same or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
+            if t.ranks and same:
                 ranks = t.suspects.ranks
                 break
     if not ranks and attempt is not None:

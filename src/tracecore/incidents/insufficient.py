@@ -37,10 +37,13 @@ _ASKED: Final = 64
 _QUOTED: Final = 120
 #: Errors of the collective library that say themselves what is wrong.
 _TELLING: Final = {
-    "version_mismatch": "ranks run different versions of NCCL",
-    "no_network_provider": "the network plugin found no network that it can use",
-    "nvls_error": "NVLink SHARP could not be set up",
+    "version_mismatch": "The collectives could not be set up: ranks run different versions of NCCL",
+    "no_network_provider": "The collectives could not be set up: the network plugin found no network that it can use",
+    "nvls_error": "The collectives could not be set up: NVLink SHARP could not be set up",
+    "ib_completion_error": "A transfer between two ranks failed on the network, and nothing read here says why",
 }
+#: Of these, what either end of a connection may have caused: who complains is no suspect.
+_BETWEEN: Final = frozenset({"ib_completion_error"})
 #: Facts that say that something failed, and not what it was.
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
@@ -231,7 +234,8 @@ def _told_by_library(run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None
     first = said[0]
     assert isinstance(first, NcclError)  # chosen above
     detail = f" ({first.detail})" if first.detail else ""
-    return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
+    suspects = Suspects() if first.error in _BETWEEN else Suspects.of(said[:1])
+    return f"{_TELLING[first.error]}{detail}", suspects, said
 
 
 def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:

@@ -102,6 +102,7 @@ def nccl_error(record: Stamped) -> NcclError | None:
         peer=name(str(peer) if type(peer) is int else peer),
         detail=text(record.get("nccl.error.detail"), 512),
         device=name(record.get("nccl.error.device")),
+        host=name(record.get("nccl.error.host")),
     )
 
 
@@ -242,7 +243,13 @@ def cuda_error(record: Stamped) -> CudaError | None:
     error = word(record.get("tracecore.cuda.error"))
     if error is None:
         return None
-    return CudaError(**record.identity(), error=error, pid=positive(record.get("process.pid")), detail=record.body)
+    return CudaError(
+        **record.identity(),
+        error=error,
+        pid=positive(record.get("process.pid")),
+        detail=record.body,
+        vendor=word(record.get("hw.vendor")),
+    )
 
 
 def loader_error(record: Stamped) -> LoaderError | None:

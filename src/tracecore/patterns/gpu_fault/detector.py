@@ -12,13 +12,12 @@ from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.gpu_fault.action import (
-    AMD,
     CONDITION,
     CUDA,
     DRIVER,
-    GAUDI,
     LINK,
     MILD,
+    TOOLS,
     action_of,
     code_of,
     drastic,
@@ -75,7 +74,21 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def gpu(self) -> str:
-        return f"GPU {self.bus}" if self.bus else "A GPU"
+        if self.bus:
+            return f"GPU {self.bus}"
+        what = "GPU" if self.vendor in (None, "amd") else "accelerator"
+        if device := getattr(self.first, "device", None):
+            return f"{what[0].upper()}{what[1:]} {device}"
+        told = self.first if self.named is None else self.named
+        if told.rank is not None:
+            return f"The {what} of rank {told.rank}"
+        return "A GPU" if what == "GPU" else f"An {what}"
+
+    @property
+    def vendor(self) -> str | None:
+        """Return who made it; None is NVIDIA."""
+        vendor = getattr(self.worst, "vendor", None)
+        return vendor if vendor in TOOLS else None
 
     @property
     def bus(self) -> str | None:
@@ -129,12 +142,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
                 f"`/var/log/fabricmanager.log`; if it comes back, send `nvidia-bug-report.sh` to the vendor."
             )
         action = action_of(self.worst)
-        show, reset, test = f"nvidia-smi -q -i {gpu}", f"nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"
-        if isinstance(self.worst, GpuDriverError) and self.worst.error in AMD:
-            show, reset, test = f"amd-smi static -g {gpu}", f"amd-smi reset --gpureset -g {gpu}", "rvs"
-        elif isinstance(self.worst, GpuDriverError) and self.worst.error in GAUDI:
-            show, reset, test = "hl-smi", "modprobe -r habanalabs && modprobe habanalabs", "hl_qual"
-        look = f"Look at `{show}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
+        show, reset, test, words = (command.replace("{gpu}", gpu) for command in TOOLS[self.vendor])
+        look = f"Look at `{show}` and `dmesg -T | grep -i -E '{words}'` on {node}. "
         first = ""
         if isinstance(self.worst, Xid):
             act = ACTIONS.get(action or "", "not known yet")
@@ -153,7 +162,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         elif action == "CONTACT_SUPPORT" or action is None:
             command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor. "
         else:
-            command = f"When its jobs are gone, reset it: `{reset}` on {node}. "
+            command = f"When its jobs are gone, {reset} on {node}. "
         return f"{hold}{first}{command}{look}Then `{test}` before it takes work; restart the job elsewhere."
 
     def evidence(self) -> Sequence[Fact]:
@@ -177,6 +186,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             "reports": self.reports,
             "lost": self.lost,
             "gpu.id": self.bus,
+            "kernelevents.gpu.device": getattr(self.first, "device", None),
             "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
             "k8s.node.name": self.first.node,
             "action": action_of(self.worst),

@@ -12,10 +12,13 @@ from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
+from tracecore.facts.wording import reason
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.nccl_bootstrap.cohorts import (
+    GAVE_UP,
     NO_INTERFACE,
+    SETUP,
     Cohort,
     Said,
     cohort_of,
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 Discriminator: TypeAlias = Literal[
     "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch",
-    "address_in_use", "unknown",
+    "address_in_use", "setup_failed", "unknown",
 ]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
@@ -44,12 +47,33 @@ WORDS: dict[Discriminator, str] = {
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
     "address_in_use": "the port of the rendezvous was taken",
+    "setup_failed": "a communicator could not be set up",
     "unknown": "nothing says why",
+}
+#: What could not be set up, and what to look at on that machine.
+SETUPS = {
+    "nvls_error": (
+        "NVLink SHARP (multicast over NVLink) could not be set up",
+        "Look at the NVLink fabric{on}: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 3 Fabric`, "
+        "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` goes without it.",
+    ),
+    "no_network_provider": (
+        "the network plugin found no network that it can use",
+        "Run `fi_info` and `ibv_devinfo`{on} in the container of the job: the adapter's devices have to be there, and "
+        "the plugin to fit the versions of NCCL and libfabric. `NCCL_NET_PLUGIN=none` goes without it, over TCP.",
+    ),
+    "ib_setup_failed": (
+        "the InfiniBand adapter gave no queues or memory",
+        "Compare `ulimit -l` of the very process{on} with unlimited, which the adapter needs (limits of slurmd, of the "
+        "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
+    ),
 }
 #: Mistakes in how processes were started, which say by themselves what is wrong.
 MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
+#: Errors of NCCL that are about joining.
+COUNTED = SETUP | GAVE_UP | {NO_INTERFACE}
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
 
@@ -117,6 +141,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "address_in_use":
             which = f"Rank {self.failed[0]}" if len(self.failed) == 1 else "A process"
             return f"{which}{job} could not open {self._port}: another process holds it"
+        if self.discriminator == "setup_failed":
+            rank = f" of rank {self.failed[0]}" if len(self.failed) == 1 else ""
+            detail = f" ({reason(fact.detail)})" if (fact := self._setup).detail else ""
+            return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -164,6 +192,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 f"earlier run left it behind, end it; else start with another port (`--master-port`, `MASTER_PORT`, "
                 f"`--rdzv-endpoint`)."
             )
+        if self.discriminator == "setup_failed":
+            return SETUPS[self._setup.error][1].replace("{on}", self._on)
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
@@ -199,6 +229,15 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         """Return the port that was to be opened, as far as it is known."""
         number = (self._told("endpoint") or "").rpartition(":")[2].strip()
         return f"port {number}" if number.isdigit() else "the port of the rendezvous"
+
+    @property
+    def _setup(self) -> NcclError:
+        return next(fact for fact in self.said if isinstance(fact, NcclError) and fact.error in SETUP)
+
+    @property
+    def _on(self) -> str:
+        host = self._setup.node or self._setup.host
+        return f" on {host}" if host else ""
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
@@ -272,7 +311,7 @@ class NcclBootstrap(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if type(fact) is NcclError and fact.error != NO_INTERFACE:
+        if type(fact) is NcclError and fact.error not in COUNTED:
             return ()
         if type(fact) is GroupProgress and not fact.last_enqueued:
             return ()
@@ -336,6 +375,9 @@ class NcclBootstrap(Pattern[Config]):
             if mistake == "address_in_use":  # whoever says so is the one, whatever the others wait for
                 failed = tuple(sorted({f.rank for f in said if problem_of(f) == mistake and f.rank is not None}))
                 missing = max(len(failed), 1)
+        elif any(problem_of(fact) in SETUP for fact in said):
+            discriminator = "setup_failed"
+            failed = tuple(sorted({fact.rank for fact in said if problem_of(fact) in SETUP and fact.rank is not None}))
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(
