@@ -46,6 +46,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         origin: the rank in which it was raised, where this one only tells of it.
         loader_worker: number of the DataLoader worker process the exception comes from.
         pid: the process, where the line names it.
+        lost_peer: it says that another process is gone, or could not be reached.
     """
 
     kind: ClassVar[str] = "exception"
@@ -63,6 +64,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     origin: int | None = None
     loader_worker: int | None = None
     pid: int | None = None
+    lost_peer: bool = False
 
     def describe(self) -> str:
         where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""

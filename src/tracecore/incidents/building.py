@@ -116,7 +116,9 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
-    local = said.fields().get("gen_ai.training.local_rank")
+    deaths = (t for t in symptoms if t.name == "worker_crash" and rule_conditions.same_death(root, t))
+    numbers = (touch.get("gen_ai.training.local_rank") for touch in (said.fields(), *(t.fields for t in deaths)))
+    local = next((number for number in numbers if number is not None), None)
     if not ranks and attempt is not None and not attempt.ranks and len(attempt.hosts) < 2 and isinstance(local, int):
         ranks = (local,)  # where no rank is known and one machine speaks, nothing speaks of a second node
     # A rank implies those below it, also where they left nothing to read.

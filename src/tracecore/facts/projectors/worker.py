@@ -154,7 +154,12 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     if worker is not None:
         fields["loader_worker"] = worker
     return ExceptionRaised(
-        **record.identity(), type=kind, message=message, pid=positive(record.get("process.pid")), **fields
+        **record.identity(),
+        type=kind,
+        message=message,
+        pid=positive(record.get("process.pid")),
+        lost_peer=flag(record.get("exception.lost_peer")) is True,
+        **fields,
     )
 
 

@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Discriminator: TypeAlias = Literal[
-    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
+    "cni_error",
+    "socket_ifname_mismatch",
+    "rendezvous_unreachable",
+    "duplicate_rank",
+    "world_size_mismatch",
+    "launch_failed",
+    "unknown",
 ]
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
@@ -42,10 +48,11 @@ WORDS: dict[Discriminator, str] = {
     "rendezvous_unreachable": "the rendezvous was not reached",
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
+    "launch_failed": "the launcher could not start its processes",
     "unknown": "nothing says why",
 }
-#: Mistakes in how processes were started, which say by themselves what is wrong.
-MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
+#: Failures to start processes as they should be, which say by themselves what is wrong.
+MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "launch_failed")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
@@ -112,6 +119,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"Two processes{job} were started as {which}, so that the ranks cannot join"
         if self.discriminator == "world_size_mismatch":
             return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint")
+            return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -150,6 +160,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return (
                 "Compare `WORLD_SIZE`, `--nnodes` and `--nproc-per-node` of all processes: one was started with other "
                 "numbers than the rest, or belongs to another run."
+            )
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint") or "HOST"
+            return (
+                f"From the machine that started the job try `ssh {host} true`, and look at `sinfo -N` where Slurm "
+                "starts it: the machine is down, its name or keys are wrong, or a firewall stands between."
             )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
@@ -215,6 +231,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         """Those that never joined; the others only waited. Where one never got a network, all the others did."""
         if self.awaited is not None:
             return Suspects.of([self.awaited])
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint")
+            return Suspects(nodes=(host,) if host else ())
         if self.discriminator == "world_size_mismatch":
             return Suspects()  # all of them wait, and nothing says whose number is wrong
         failed = set(self.failed)
