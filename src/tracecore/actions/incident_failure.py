@@ -171,10 +171,10 @@ def _words(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, after
 
 def _followed(fact: Fact, attempt: JobAttempt | None) -> int:
     """Return where in its file a failure begins, if others wrote above it only that they had lost this process."""
-    lost = (
-        [] if attempt is None else [e for e in attempt.exceptions if e.lost_peer and e.source.path == fact.source.path]
-    )
-    above = any(e.source.offset < fact.source.offset and e.pid != getattr(fact, "pid", None) for e in lost)
+    if attempt is None or not isinstance(fact, ExceptionRaised) or fact.lost_peer or fact.pid is None:
+        return 0
+    lost = [e for e in attempt.exceptions if e.lost_peer and e.pid not in (None, fact.pid)]
+    above = any(e.source.path == fact.source.path and e.source.offset < fact.source.offset for e in lost)
     return fact.source.offset if above else 0
 
 

@@ -320,8 +320,7 @@ class Errors:
         anyones = _nearest(pids.get(None, ()), report.time, oldest, newest)
         if own is None and anyones is None:
             # A container, and whoever speaks for a process it started, has another number than the kernel.
-            errors = self._nodeless if alone else self._all
-            return _nearest(errors, report.time, report.time - AT_ONCE, report.end + AT_ONCE)
+            return _nearest(self._nodeless, report.time, report.time - AT_ONCE, report.end + AT_ONCE)
         if own is None or anyones is None:
             return own or anyones
         return min(own, anyones, key=lambda error: (abs(error.time - report.time), order(error)))

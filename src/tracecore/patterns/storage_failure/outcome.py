@@ -160,9 +160,8 @@ class Outcomes:
             return True
         # Storage that is well again does not bring a process back that the error ended.
         raised = fact.source in self._raised
-        well = isinstance(fact, StorageError) and not raised and self._recoveries.lasting(fact, fact.end, newest)
-        if well and not (fact.error == "evicted" and self._cut_short(fact)):
-            return True
+        if isinstance(fact, StorageError) and not raised and self._recoveries.lasting(fact, fact.end, newest):
+            return fact.error != "evicted" or not self._cut_short(fact)
         if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True
         if not alone:
