@@ -14,6 +14,7 @@ import pytest
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.storage import StorageError
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
@@ -77,12 +78,19 @@ def by_bond(
         "node": (about(10, node="n1", rank=1), about(11, node="n1", rank=2)),
         "node?": (about(10, rank=1), about(11, node="n1", rank=2)),
         "pod": (about(10, pod="ml/a", node="n1", rank=1), about(11, pod="ml/a", node="n2", rank=2)),
+        "host": (about(10, pod="ml/worker-2", node="n1"), about(11, node="worker-2.train.svc", rank=2)),
     }
     for bond in bonds:
         one, other = shared[bond]
         yield from pairs(causes, effects, reason, (one,), (other,), **fields)
     stranger = about(10, node="n1", rank=1) if "rank?" in bonds else about(10, node="n1")
     yield from pairs(causes, effects, None, (stranger,), (about(11, node="n2", rank=2),), **fields)
+
+
+def lost_peer(at: float, rank: int) -> ExceptionRaised:
+    return ExceptionRaised(
+        time=T0 + int(at * SECOND), source=place(f"{at}.log"), rank=rank, type="ConnectionError", lost_peer=True
+    )
 
 
 def hang(at: float, culprits: tuple[int, ...], waiting: tuple[int, ...], *facts: Fact, **fields: Any) -> Emission:
@@ -135,6 +143,16 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(fault, fault, same_fault, (named,), (about(10 - untimed, node="n1", approximate=True),))
     yield from pairs(fault, fault, None, (named,), (about(10 - untimed - 1, node="n1", approximate=True),))
 
+    same_memory = "it is the same failure, by a line that names no rank"
+    oom = ("cuda_oom",)
+    its = (about(10, rank=3),)
+    yield from pairs(oom, oom, same_memory, its, (about(10 - LATE + 1),))
+    yield from pairs(oom, oom, None, its, (about(10 - LATE),))
+    yield from pairs(oom, oom, None, its, (about(10, rank=4),))
+    yield from pairs(oom, oom, None, its, (about(10, node="n2"),))
+    yield from pairs(oom, oom, same_memory, its, (about(10 - untimed, approximate=True),))
+    yield from pairs(oom, oom, None, its, (about(10 - untimed - 1, approximate=True),))
+
     late_gpu = (about(20 + LATE, gpu="0000:3b:00.0"),), (about(20, gpu="0000:3b:00.0"),)
     memory = "it is the same memory error, seen by the driver"
     yield from pairs(("hbm_ecc",), ("gpu_fault", "gpu_app_fault", "xid_correlation"), None, *late_gpu)
@@ -175,7 +193,7 @@ def deaths() -> Iterator[Case]:
     by_signal = {"tracecore__process__signal": "SIGKILL"}
     taken = "its process was killed by that"
     killers = ("host_oom", "pod_evicted")
-    yield from by_bond(killers, crash, taken, "pod", "rank", "node?", effect_fields=by_signal)
+    yield from by_bond(killers, crash, taken, "pod", "rank", "node?", "host", effect_fields=by_signal)
     on_node = (about(10, node="n1"),), (about(11, node="n1"),)
     yield from pairs(killers, crash, None, *on_node, effect_fields={"exception__type": "KeyError"})
     too_late = (about(20 + LATE, node="n1"),), (about(20, node="n1"),)
@@ -204,6 +222,9 @@ def deaths() -> Iterator[Case]:
     yield from pairs(storage, storage, None, kernel, (about(700 + LATE, rank=3),), **told)
     yield from pairs(storage, storage, None, kernel, (about(100 - LATE, rank=3),), **told)
     yield from pairs(storage, storage, None, (about(100),), program, **told)
+    device = {"cause_fields": evicted | {"tracecore__storage__device": "lfs-OST0004"}, "effect_fields": eio}
+    unnamed = "a process had lost its storage, and the program met that"
+    yield from pairs(storage, storage, unnamed, (about(100),), program, **device)
     yield from pairs(storage, storage, None, kernel, (about(400, rank=3, node="n2"),), **told)
     yield from pairs(storage, storage, None, (about(100, node="n1", rank=1),), program, ranks=((1,), (3,)), **told)
     full = {"tracecore__storage__error": "enospc"}
@@ -236,6 +257,14 @@ def deaths() -> Iterator[Case]:
     for both in ({"rank": 3}, {"pid": 77}):
         yield from pairs(told, crash, before, (about(10, **both),), (about(11, **both),))
         yield from pairs(told, crash, None, (about(11 + LATE, **both),), (about(11, **both),))
+
+    raised = "rank 3 raised after it had lost the connection to its data, so that no more was read"
+    loader = ("dataloader_hang",)
+    yield from pairs(crash, loader, raised, (lost_peer(10, 3),), (about(12, rank=3),))
+    yield from pairs(crash, loader, None, (lost_peer(10, 3),), (about(12, rank=4),))
+    yield from pairs(crash, loader, None, (lost_peer(12 + LATE, 3),), (about(12, rank=3),))
+    yield from pairs(crash, loader, None, (about(10, rank=3),), (about(12, rank=3),))
+    yield from pairs(crash, loader, None, (lost_peer(10, 3),), (about(12, rank=3),), cause_fields={"signal": "SIGKILL"})
 
     asked = "the process ended because it was told to"
     stop = ("planned_stop",)
@@ -426,6 +455,7 @@ def name_of(rule: Rule) -> str:
 #: Rules whose own condition is stricter about times than `before`, so that neither value of it changes anything.
 COMPARES_TIMES_ITSELF = {
     "it is the same failure, by a line that does not name the GPU",
+    "it is the same failure, by a line that names no rank",
     "it is the same storage, which failed further",
     "{cause} had lost its storage, and the program met that",
     "the stop came after the failure",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracecore.actions.failure import FailureInfo
+    from tracecore.facts.fact import Fact
     from tracecore.facts.process import ExitStatus
     from tracecore.incidents.incident import Incident
     from tracecore.incidents.run import JobAttempt
@@ -49,7 +50,7 @@ def failure_of(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, *
     """
 
     def words() -> bytes:
-        said = _words(incident, bundle, AFTER if last else 0)
+        said = _words(incident, attempt, bundle, AFTER if last else 0)
         return unhidden(said) if bundle.masked else said
 
     return _failure(incident, attempt, words, redact=bundle.redact)
@@ -148,7 +149,7 @@ def _status(incident: Incident, attempt: JobAttempt | None) -> ExitStatus | None
     return next((ended[rank] for rank in sorted(ended) if ended[rank].exit_code), None)
 
 
-def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
+def _words(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, after: int) -> bytes:
     """Return what the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
     suspects = set(incident.suspects.ranks)
     streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout"}
@@ -159,13 +160,22 @@ def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
     for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
         stream = streams.get(fact.source.path)
         if stream is not None and fact.source.line:
-            begin = max(0, fact.source.offset - LEAD)
+            begin = max(0, fact.source.offset - LEAD, _followed(fact, attempt))
             return _piece(stream, begin, fact.source.offset + fact.source.length + after - begin)
     for stream in streams.values():
         rank = stream.resource.get("gen_ai.training.rank")
         if rank in suspects or (not suspects and len(streams) == 1):
             return _piece(stream, max(0, (stream.size or 0) - TAIL), TAIL)
     return b""
+
+
+def _followed(fact: Fact, attempt: JobAttempt | None) -> int:
+    """Return where in its file a failure begins, if others wrote above it only that they had lost this process."""
+    if attempt is None or not isinstance(fact, ExceptionRaised) or fact.lost_peer or fact.pid is None:
+        return 0
+    lost = [e for e in attempt.exceptions if e.lost_peer and e.pid not in (None, fact.pid)]
+    above = any(e.source.path == fact.source.path and e.source.offset < fact.source.offset for e in lost)
+    return fact.source.offset if above else 0
 
 
 def _piece(stream: Stream, begin: int, wanted: int) -> bytes:

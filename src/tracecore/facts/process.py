@@ -47,6 +47,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         loader_worker: number of the DataLoader worker process the exception comes from.
         pid: the process, where the line names it.
         local_rank: rank on its host, where the rank is not known.
+        lost_peer: it says that another process is gone, or could not be reached.
     """
 
     kind: ClassVar[str] = "exception"
@@ -65,6 +66,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     loader_worker: int | None = None
     pid: int | None = None
     local_rank: int | None = None
+    lost_peer: bool = False
 
     def describe(self) -> str:
         where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""

@@ -15,6 +15,7 @@ class Progress(Fact, frozen=True, kw_only=True):
         phase: train, eval, checkpoint or init.
         iter_time_s: seconds of the step.
         data_time_s: of which waiting for data.
+        pid: the process, where the line names it.
     """
 
     kind: ClassVar[str] = "training_progress"
@@ -29,6 +30,7 @@ class Progress(Fact, frozen=True, kw_only=True):
     learning_rate: float | None = None
     total_steps: int | None = None
     epoch: float | None = None
+    pid: int | None = None
 
     def describe(self) -> str:
         of = f" of {self.total_steps}" if self.total_steps is not None else ""

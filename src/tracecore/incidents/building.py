@@ -123,7 +123,9 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
         ranks = ()
     # An exception has one only where its launcher was told of several machines.
     several = any(isinstance(fact, ExceptionRaised) and fact.local_rank is not None for fact in root.evidence)
-    local = said.fields().get("gen_ai.training.local_rank") if not several else None
+    deaths = (t for t in symptoms if t.name == "worker_crash" and rule_conditions.same_death(root, t))
+    numbers = (touch.get("gen_ai.training.local_rank") for touch in (said.fields(), *(t.fields for t in deaths)))
+    local = next((number for number in numbers if number is not None), None) if not several else None
     if not ranks and attempt is not None and len(attempt.hosts) < 2 and isinstance(local, int):
         # Where no rank is known and one machine speaks, nothing speaks of a second node; nor where the rank of that
         # very number is the highest: those of a second node are higher.

@@ -93,13 +93,25 @@ def share(one: Footprint, other: Footprint, bond: str) -> bool:
 
     Args:
         bond: `record` the same lines of the same file, `pid`, `rank`, `gpu`, `node`, `pod`; `rank?` the same rank, or
-            one of them does not know its rank; `node?` likewise; `job` always.
+            one of them does not know its rank; `node?` likewise; `host` the machine of the one is called as the pod of
+            the other; `job` always.
     """
     if bond == "job":
         return True
     if bond == "record":
         return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in one.places for b in other.places)
+    if bond == "host":
+        return bool(_hosts(one) & _pod_names(other) or _hosts(other) & _pod_names(one))
     if bond.endswith("?"):
         mine, theirs = getattr(one, bond[:-1] + "s"), getattr(other, bond[:-1] + "s")
         return not mine or not theirs or not mine.isdisjoint(theirs)
     return not getattr(one, bond + "s").isdisjoint(getattr(other, bond + "s"))
+
+
+def _hosts(touch: Footprint) -> set[str]:
+    """The nodes by their short names: within a pod, the host is called as the pod."""
+    return {node.partition(".")[0] for node in touch.nodes}
+
+
+def _pod_names(touch: Footprint) -> set[str]:
+    return {pod.rpartition("/")[2] for pod in touch.pods}

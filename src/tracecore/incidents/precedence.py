@@ -77,6 +77,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("cuda_oom",),
+        effects=("cuda_oom",),
+        bonds=("job",),
+        reason="it is the same failure, by a line that names no rank",
+        test=when.names_the_rank,
+        before=False,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),
@@ -142,7 +150,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         causes=("host_oom", "pod_evicted"),
         effects=("worker_crash",),
-        bonds=("pod", "rank", "node?"),
+        bonds=("pod", "rank", "node?", "host"),
         reason="its process was killed by that",
         test=when.killed,
     ),
@@ -192,6 +200,13 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="the process ended because it was told to",
         test=lambda cause, effect: effect.name != "worker_crash" or when.asked(cause, effect),
+    ),
+    Rule(
+        causes=("worker_crash",),
+        effects=("dataloader_hang",),
+        bonds=("rank",),
+        reason="{cause} raised after it had lost the connection to its data, so that no more was read",
+        test=when.lost_data,
     ),
     # The program disagrees with itself.
     Rule(

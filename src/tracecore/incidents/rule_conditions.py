@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.process import ExceptionRaised
 from tracecore.incidents.footprint import share
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ def was_waiting(cause: Footprint, effect: Footprint) -> bool:
     return bool(effect.ranks) and effect.ranks <= waiting
 
 
+def lost_data(cause: Footprint, effect: Footprint) -> bool:
+    """The rank raised over a connection that its loader had lost, and did not wait for it any longer."""
+    lost = any(isinstance(fact, ExceptionRaised) and fact.lost_peer for fact in cause.evidence)
+    return lost and not died_of(cause) and not share(cause, effect, "record")
+
+
 def same_group(cause: Footprint, effect: Footprint) -> bool:
     """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
     if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
@@ -133,6 +140,13 @@ def names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+def names_the_rank(cause: Footprint, effect: Footprint) -> bool:
+    """The first knows its rank; libraries warn of what then ends a process, and do not know whose they are."""
+    if not cause.ranks or effect.ranks or not cause.nodes >= effect.nodes:
+        return False
+    return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
+
+
 def by_taint(cause: Footprint, effect: Footprint) -> bool:
     """The node of the eviction, where it is known, is the lost one."""
     known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
@@ -159,7 +173,8 @@ def met_by_program(cause: Footprint, effect: Footprint) -> bool:
     later = cause.first - SLACK <= effect.first <= cause.last + NOTICED
     near = later or not (cause.timed and effect.timed)
     lost = effect.fields.get("tracecore.storage.error") in LOST_STORAGE
-    machine = bool(cause.nodes) and not cause.ranks and cause.fields.get("tracecore.storage.error") != "enospc"
+    told = bool(cause.nodes or cause.fields.get("tracecore.storage.device"))  # a kernel that may not name its node
+    machine = told and not cause.ranks and cause.fields.get("tracecore.storage.error") != "enospc"
     return machine and not effect.nodes and lost and alike and near
 
 

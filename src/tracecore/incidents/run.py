@@ -187,6 +187,11 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     """
     # Within a second, the order of lines in their file counts.
     facts = sorted(facts, key=lambda fact: (fact.time, fact.source.path, fact.source.offset))
+    own_steps: dict[int, list[Progress]] = {}
+    for fact in facts:
+        if isinstance(fact, Progress) and fact.pid is not None and fact.step is not None:
+            own_steps.setdefault(fact.pid, []).append(fact)
+    facts = [fact for fact in facts if not _was_printed(fact, own_steps)]
     names = sorted({fact.job for fact in facts if fact.job})
     # Facts that do not know their job are about the only one there is, else about one without a name.
     default = names[0] if len(names) == 1 else ""
@@ -282,6 +287,14 @@ def _came_back(fact: Fact, recovered: dict[str | None, int]) -> bool:
     return isinstance(fact, AerError) and recovered.get(fact.node, -1) >= fact.time
 
 
+def _was_printed(fact: Fact, steps: dict[int, list[Progress]]) -> bool:
+    """Whether the process that would have died of a signal makes more steps below the line that says so."""
+    if not isinstance(fact, FatalSignal) or fact.pid is None:
+        return False
+    below = (s for s in steps.get(fact.pid, ()) if s.source.path == fact.source.path)
+    return len({step.step for step in below if step.source.offset > fact.source.offset}) > 1
+
+
 def _is_trouble(fact: Fact) -> bool:
     """Whether a run in which this was seen is unlikely to have gone on, whatever the cause."""
     if isinstance(fact, Progress):
@@ -332,6 +345,9 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - last.end)
         attempt.last_steps[rank] = fact
         attempt.saving.pop(rank, None)
+        if attempt.bad:
+            # Whoever makes steps was started in the end.
+            attempt.bad = [bad for bad in attempt.bad if getattr(bad, "failure", None) != "launch_failed"]
     elif isinstance(fact, CheckpointPhase):
         rank = -1 if fact.rank is None else fact.rank
         if fact.event == "begin":

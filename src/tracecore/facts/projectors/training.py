@@ -45,6 +45,7 @@ def progress(record: Stamped) -> Progress | None:
         learning_rate=number(get("tracecore.training.learning_rate")),
         total_steps=positive(get("tracecore.training.total_steps")),
         epoch=magnitude(get("tracecore.training.epoch")),
+        pid=positive(get("process.pid")),
     )
     said = (made.step, made.phase, made.iter_time_s, made.data_time_s, made.loss, made.grad_norm)
     return None if all(value is None for value in said) else made

@@ -158,7 +158,14 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     identity = record.identity()
     if "rank" not in identity:
         fields["local_rank"] = natural(record.get("gen_ai.training.local_rank"))
-    return ExceptionRaised(**identity, type=kind, message=message, pid=positive(record.get("process.pid")), **fields)
+    return ExceptionRaised(
+        **identity,
+        type=kind,
+        message=message,
+        pid=positive(record.get("process.pid")),
+        lost_peer=flag(record.get("exception.lost_peer")) is True,
+        **fields,
+    )
 
 
 def stack_printed(record: Stamped) -> StackPrinted | None:

@@ -364,9 +364,10 @@ def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
 def _told(window: Window) -> Verdict:
     """Return the verdict on a mismatch that NCCL or PyTorch's own checks report."""
     said = window.of(NcclError)
-    ranks = {
-        int(word) for fact in said[:_SHOWN] for word in (fact.peer or "").replace(",", " ").split() if word.isdecimal()
-    }
+    compared = {frozenset(_numbers(fact.peer)) for fact in said[:_SHOWN] if fact.peer}
+    ranks: frozenset[int] = frozenset().union(*compared)
+    if len(compared) > 1 and len(alone := frozenset.intersection(*compared)) == 1:
+        ranks = alone  # each of the others differs from this one
     return ToldMismatchVerdict(
         key=window.key,
         episode=said[0].source,
@@ -376,6 +377,10 @@ def _told(window: Window) -> Verdict:
         ranks=tuple(sorted(ranks)),
         count=sum(max(fact.count, 1) for fact in said),
     )
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.replace(",", " ").split() if word.isdecimal()]
 
 
 def _from_reports(window: Window) -> list[Verdict]:

@@ -11,7 +11,7 @@ from tracecore.facts.fact import order
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import APPLICATION, entry
-from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
+from tracecore.patterns.config import DAY, MINUTE, SECOND, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.action import faulty
@@ -39,6 +39,8 @@ _pid = attrgetter("pid")
 _error = attrgetter("error")
 #: The one driver error that is the program's own fault.
 PAGE_FAULT = "page_fault"
+#: How far apart the driver and a process that has another number may tell of one error.
+AT_ONCE = 10 * SECOND
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -319,6 +321,9 @@ class Errors:
         pids = self._pids[alone]
         own = _nearest(pids.get(pid, ()), report.time, oldest, newest)
         anyones = _nearest(pids.get(None, ()), report.time, oldest, newest)
+        if own is None and anyones is None:
+            # A container, and whoever speaks for a process it started, has another number than the kernel.
+            return _nearest(self._nodeless, report.time, report.time - AT_ONCE, report.end + AT_ONCE)
         if own is None or anyones is None:
             return own or anyones
         return min(own, anyones, key=lambda error: (abs(error.time - report.time), order(error)))

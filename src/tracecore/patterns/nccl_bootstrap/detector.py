@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Discriminator: TypeAlias = Literal[
     "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch",
-    "address_in_use", "setup_failed", "unknown",
+    "address_in_use", "setup_failed", "launch_failed", "unknown",
 ]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
@@ -48,6 +48,7 @@ WORDS: dict[Discriminator, str] = {
     "world_size_mismatch": "processes were started for different numbers of ranks",
     "address_in_use": "the port of the rendezvous was taken",
     "setup_failed": "a communicator could not be set up",
+    "launch_failed": "the launcher could not start its processes",
     "unknown": "nothing says why",
 }
 #: What could not be set up, and what to look at on that machine.
@@ -68,8 +69,8 @@ SETUPS = {
         "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
     ),
 }
-#: Mistakes in how processes were started, which say by themselves what is wrong.
-MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use")
+#: Failures to start processes as they should be, which say by themselves what is wrong.
+MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use", "launch_failed")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 #: Errors of NCCL that are about joining.
@@ -145,6 +146,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             rank = f" of rank {self.failed[0]}" if len(self.failed) == 1 else ""
             detail = f" ({reason(fact.detail)})" if (fact := self._setup).detail else ""
             return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint")
+            return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -194,6 +198,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             )
         if self.discriminator == "setup_failed":
             return SETUPS[self._setup.error][1].replace("{on}", self._on)
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint") or "HOST"
+            return (
+                f"From the machine that started the job try `ssh {host} true`, and look at `sinfo -N` where Slurm "
+                "starts it: the machine is down, its name or keys are wrong, or a firewall stands between."
+            )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
@@ -273,6 +283,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         """Those that never joined; the others only waited. Where one never got a network, all the others did."""
         if self.awaited is not None:
             return Suspects.of([self.awaited])
+        if self.discriminator == "launch_failed":
+            host = self._told("endpoint")
+            return Suspects(nodes=(host,) if host else ())
         if self.discriminator == "world_size_mismatch":
             return Suspects()  # all of them wait, and nothing says whose number is wrong
         failed = set(self.failed)

@@ -161,7 +161,7 @@ class Outcomes:
         # Storage that is well again does not bring a process back that the error ended.
         raised = fact.source in self._raised
         if isinstance(fact, StorageError) and not raised and self._recoveries.lasting(fact, fact.end, newest):
-            return True
+            return fact.error != "evicted" or not self._cut_short(fact)
         if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True
         if not alone:
@@ -176,6 +176,11 @@ class Outcomes:
             # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
             return self._reported_since(fact) and self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
         return self._reported_since(fact) and self._steps.go_on(fact, newest)
+
+    def _cut_short(self, fact: StorageError) -> bool:
+        """Whether an exception ended a write at about the time at which the server dropped this client."""
+        failed = self._window.grouped(StorageError, _error).get("write_failed", ())
+        return any(abs(write.time - fact.time) <= SETTLED and write.source in self._raised for write in failed)
 
     def _reported_since(self, fact: Fact) -> bool:
         """Whether any progress was reported since this error; without, no report needs to be arranged."""

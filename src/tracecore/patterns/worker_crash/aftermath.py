@@ -123,6 +123,15 @@ class Aftermath:
             for step in steps[place : place + LOOKED_AT]
         )
 
+    def steps_of_its_own(self, fact: FatalSignal) -> bool:
+        """Whether the very process, as each of these lines names it, makes two more steps below this line."""
+        if fact.pid is None:
+            return False
+        steps = self.facts.steps_by_pid.get(fact.pid, ())
+        place = bisect_left(steps, fact.time, key=_time)
+        later = [step for step in steps[place : place + LOOKED_AT] if after(step, fact) and self.near(step, fact)]
+        return len({step.step for step in later if step.attempt == fact.attempt} - {None}) > 1
+
     def _others_went_on(self, fact: Fact) -> bool:
         """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
         steps = self._attempts.get(fact.attempt, [])

@@ -152,7 +152,8 @@ class Scene(Aftermath):
             fatal = self._last_word(fact) is not None or (fact.error == "device_assert" and self._nothing_said)
             return fatal and not self._ended(fact) and not self.survived(fact)
         if isinstance(fact, FatalSignal):
-            return self._died(fact, fact.signal)
+            # A process that prints steps below the word has only printed it: of a sample, or of another's trouble.
+            return self._died(fact, fact.signal) and not self.steps_of_its_own(fact)
         if isinstance(fact, ExitStatus):
             return self._died(fact, fact.signal) or self._left_alone(fact) or fact is self._left_early
         if isinstance(fact, ContainerTerminated):

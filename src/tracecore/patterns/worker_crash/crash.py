@@ -25,6 +25,8 @@ TELLING: dict[type[Fact], int] = {
 }
 #: Watchdogs abort those that wait, and whoever cleans up terminates them.
 FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
+#: How much later a process may say why it died than another one says that it is gone.
+LATER = 60 * SECOND
 #: Characters of a message that are no coincidence.
 ENOUGH = 20
 _time = attrgetter("time")
@@ -137,6 +139,8 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
         first, rank = said[0], None if everybody else rank
     elif rank is not None and (thrown := _thrown(first, facts, failures)) is not None:
         first = thrown
+    if (gone := _gone(first, facts, failures)) is not None:
+        first, rank, everybody = gone, rank_of(gone), False
     if everybody:
         return Crash(facts[0], first, None, frozenset(), everybody=True)
     if rank is None and (alone := _reported_alone(first, facts, failures)) is not None:
@@ -146,6 +150,31 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
         return Crash(facts[0], first, None, frozenset(listed))
     alike = {rank_of(fact) for fact in facts if type(fact) is type(first) and _alike(fact, first) and own(fact)}
     return Crash(facts[0], first, rank, frozenset(one for one in (rank, *alike) if one is not None))
+
+
+def _gone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | FatalSignal | None:
+    """Return the failure of a process without a rank, where the first failure only says that another process is gone.
+
+    Servers of rewards, samples and parameters are no ranks.
+    """
+    if not (isinstance(first, ExceptionRaised) and first.lost_peer):
+        return None
+    return failures.first(
+        fact
+        for fact in facts
+        if isinstance(fact, ExceptionRaised | FatalSignal)
+        and not (isinstance(fact, ExceptionRaised) and fact.lost_peer)
+        and failures.rank(fact) is None
+        and _elsewhere(fact, first)
+        and (fact.approximate or first.approximate or fact.time <= first.time + LATER)
+    )
+
+
+def _elsewhere(fact: ExceptionRaised | FatalSignal, first: ExceptionRaised) -> bool:
+    """Whether another process wrote it, as far as files and numbers of processes tell."""
+    if fact.pid is not None and first.pid is not None:
+        return fact.pid != first.pid
+    return fact.source.path != first.source.path
 
 
 def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFailures) -> list[ExceptionRaised]:

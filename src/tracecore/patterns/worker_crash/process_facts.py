@@ -69,6 +69,7 @@ LOST: tuple[type[Fact], ...] = (NcclError, WatchdogReport, RendezvousFailure, Ex
 _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pod = attrgetter("pod")
+_pid = attrgetter("pid")
 
 
 def _lost(fact: Fact) -> bool:
@@ -155,6 +156,7 @@ class ProcessFacts:
 
     def __init__(self, window: Window) -> None:
         self.steps = window.grouped(Progress, _rank)
+        self.steps_by_pid = window.grouped(Progress, _pid)
         self.statuses = window.grouped(ExitStatus, _rank)
         self.launched = window.grouped(LauncherFailure, _rank)
         self.done = window.grouped(RunFinished, _rank)

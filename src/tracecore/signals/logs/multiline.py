@@ -42,6 +42,9 @@ _CHAINED = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
+_NODE = b"Node: '"
+#: Ends of a line below which the reason stands, after an empty line or not.
+_ANNOUNCES = (b" raised:", b"Graph execution error:")
 # Lines that PyTorch, CUDA and NCCL put into one message.
 _MESSAGE = (
     b"CUDA kernel errors might be",
@@ -73,6 +76,8 @@ _MESSAGE = (
     b"Missing ranks:",  # Horovod's, one line for each below
     b"Stalled ranks:",
     b"Stalled ops:",
+    b"Detected at node",  # TensorFlow's, below the exception; what it is about stands below the node's name
+    _NODE,
 )
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
@@ -196,7 +201,7 @@ class Traceback:
             return CLOSE
         if is_exception(body):
             self._state = "frames" if _CARRIES in body else "message"
-            self._announced = body.rstrip().endswith(b" raised:")
+            self._announced = body.rstrip().endswith(_ANNOUNCES)
             return TAKE
         return PASS
 
@@ -207,13 +212,15 @@ class Traceback:
         if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table: a block of its own
             return CLOSE
         if self._last_error or self._announced:
-            self._last_error = self._announced = False
+            self._last_error = False
+            self._announced = body.startswith(_NODE)
             return TAKE
         if self._numbers and body.isdigit():
             return TAKE
         self._numbers = body.endswith(b"task names:")  # newer versions of JAX put a number for each task below
         if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
             self._last_error = body.startswith(b"Last error:")
+            self._announced = body.startswith(_NODE)
             return TAKE
         # Some people give all their lines such a prefix: what looks like a new line of a log is not the exception's.
         self._words += 1
