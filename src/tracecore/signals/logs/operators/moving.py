@@ -15,17 +15,10 @@ from tracecore.signals.logs.operators.options import Options
 class Move(Operator):
     """`move`: takes a field from one place to another."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._from = options.needed_field("from")
         self._to = options.needed_field("to")
-
-    def reads_attributes_only(self) -> bool:
-        return super().reads_attributes_only() and all(
-            field is not None and field.root != "body" for field in (self._from, self._to)
-        )
 
     def transform(self, entry: Entry, now: int) -> None:
         value = MISSING if self._from is None else self._from.delete(entry)
@@ -37,8 +30,6 @@ class Move(Operator):
 class Add(Operator):
     """`add`: sets a field to a value, or to that of an expression."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._field = options.needed_field("field")
@@ -46,15 +37,6 @@ class Add(Operator):
         self._expression: Expression | None = None
         if isinstance(self._value, str) and self._value.startswith("EXPR(") and self._value.endswith(")"):
             self._expression = options.expression("value", self._value[5:-1])
-
-    def reads_attributes_only(self) -> bool:
-        reads = self._expression.reads if self._expression is not None else frozenset()
-        return (
-            super().reads_attributes_only()
-            and self._field is not None
-            and self._field.root != "body"
-            and not reads & {"body", "timestamp"}
-        )
 
     def transform(self, entry: Entry, now: int) -> None:
         if self._field is None or self._value is None:
@@ -65,14 +47,9 @@ class Add(Operator):
 class Remove(Operator):
     """`remove`: takes a field away; `attributes` or `resource` for all of them."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._field = options.needed_field("field", root=True)
-
-    def reads_attributes_only(self) -> bool:
-        return super().reads_attributes_only() and self._field is not None and self._field.root != "body"
 
     def transform(self, entry: Entry, now: int) -> None:
         if self._field is None or self._field.delete(entry) is MISSING:

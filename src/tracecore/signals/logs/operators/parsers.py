@@ -294,15 +294,9 @@ def _numbers(value: Any, ints: bool, depth: int = 0) -> Any:
 class SeverityParser(Operator):
     """`severity_parser`."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._reader = SeverityReader(options)
-
-    def reads_attributes_only(self) -> bool:
-        field = self._reader.field
-        return super().reads_attributes_only() and field is not None and field.root != "body"
 
     def transform(self, entry: Entry, now: int) -> None:
         self._reader.read(entry)

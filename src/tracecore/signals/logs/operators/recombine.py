@@ -62,6 +62,11 @@ class Joiner:
         self._most_bytes, self._newest, self._flush = most_bytes, newest, flush
         self._held: dict[Any, _Held] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Return whether entries wait for others."""
+        return bool(self._held)
+
     def add(self, entry: Entry, done: list[Entry]) -> None:
         """Takes an entry; gives those that are whole."""
         edge = self._is_edge(entry)

@@ -25,8 +25,6 @@ _ESCAPED: Final = {
 class Noop(Operator):
     """`noop`: nothing, for routes that only lead somewhere."""
 
-    uniform = True
-
     def transform(self, entry: Entry, now: int) -> None:
         pass
 
@@ -34,16 +32,10 @@ class Noop(Operator):
 class Copy(Operator):
     """`copy`: a field's value, in another place too."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._from = options.needed_field("from", root=True)
         self._to = options.needed_field("to", root=True)
-
-    def reads_attributes_only(self) -> bool:
-        fields = (self._from, self._to)
-        return super().reads_attributes_only() and all(field is not None and field.root != "body" for field in fields)
 
     def transform(self, entry: Entry, now: int) -> None:
         value = MISSING if self._from is None else self._from.get(entry)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from tracecore.signals.logs.operators.conversion import converter
+from tracecore.signals.logs.operators.conversion import Converter
 from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
@@ -34,8 +34,8 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
-#: What a piece costs of that where a record is made of each line: records take about fifteen times the memory of their
-#: lines, and time.
+#: What a piece costs of that where a record is made of every line: records take about fifteen times the memory of
+#: their lines, and time.
 RECORDS_COST: Final = 8
 #: Nanoseconds for which one poll reads; at least one piece of a file is.
 LONGEST: Final = 100 * MILLISECOND
@@ -87,7 +87,7 @@ class FileLog:
         self._watches = Watches() if config.inotify else None
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
         self._selects = selector is not None
-        made = converter(config, self.counters, selector)
+        made = Converter(config, self.counters, selector)
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[WatchedFile] = collections.deque()
@@ -167,10 +167,8 @@ class FileLog:
         latest = now + LONGEST
         while self._queue and budget > 0:
             file = self._queue.popleft()
-            before = len(batches)
             read, more = self._reading.read(file, now, batches)
-            compact = all(batch.compact for batch in batches[before:])
-            budget -= max(read, 1) * (1 if compact else RECORDS_COST)
+            budget -= max(read, 1) * (1 if self._selects else RECORDS_COST)
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
