@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import re2
 
-from tracecore.signals.logs.operators.base import FAILURES, Failures
+from tracecore.signals.logs.operators.base import Failures
 from tracecore.signals.logs.operators.entry import MAX_TIME, Entry, Field, OperatorError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.parsers import Parser, json_object
-from tracecore.signals.logs.operators.recombine import Joiner, Joining
+from tracecore.signals.logs.operators.recombine import LOG_PATH, Joiner, Joining, identified
 from tracecore.signals.record import Attributes
 
 FORMATS: Final = ("", "auto", "docker", "crio", "containerd")
@@ -90,39 +90,24 @@ class Container(Joining, Parser):
         self.format = options.one_of("format", FORMATS, "").replace("auto", "")
         self.add_metadata = options.flag("add_metadata_from_filepath", True)
         self.max_log_size = options.size("max_log_size", MAX_LOG_SIZE)
-        path = Field('attributes["log.file.path"]')
-
-        def identify(entry: Entry) -> Any:
-            value = path.get(entry)
-            return value if isinstance(value, str) and value else id(entry.source)
-
         self._joiner = Joiner(
             field=Field("body"),
             separator="",
             is_edge=lambda entry: entry.attributes.get("logtag") == "F",
             first=False,
             write=self.write,
-            identify=identify,
+            identify=identified(Field(LOG_PATH)),
             most_bytes=self.max_log_size,
         )
 
-    def process(self, entries: list[Entry], now: int) -> None:
-        done: list[Entry] = []
-        for entry in entries:
-            try:
-                if self.condition is not None and not self.condition(entry):
-                    done.append(entry)
-                    continue
-                self.transform(entry, now)
-                self._unwrap(entry)
-                # As a rule no line waits for the rest of it, and needs none itself.
-                if self._kind == "docker" or (not self._joiner.waiting and entry.attributes.get("logtag") == "F"):
-                    done.append(entry)
-                else:
-                    self._joiner.add(entry, done)
-            except FAILURES as error:
-                self.failed(entry, done, error)
-        self.write(done, now)
+    def join(self, entry: Entry, done: list[Entry], now: int) -> None:
+        self.transform(entry, now)
+        self._unwrap(entry)
+        # As a rule no line waits for the rest of it, and needs none itself.
+        if self._kind == "docker" or (not self._joiner.waiting and entry.attributes.get("logtag") == "F"):
+            done.append(entry)
+        else:
+            self._joiner.add(entry, done)
 
     def parse(self, value: Any) -> Any:
         if not isinstance(value, str):
