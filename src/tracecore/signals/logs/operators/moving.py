@@ -93,16 +93,13 @@ class Router(Operator):
         if not isinstance(routes, list) or not routes:
             options.wrong("routes", '"routes" is missing')
             routes = []
-        problems: list[tuple[tuple[str | int, ...], str]] = []
         for number, route in enumerate(routes):
-            inner = Options(route if isinstance(route, dict) else {}, (*options.path, "routes", number), problems)
+            inner = options.part(route if isinstance(route, dict) else {}, "routes", number)
             condition = inner.condition("expr")
             if condition is None and not inner.has("expr"):
                 inner.wrong("expr", '"expr" is missing')
             self._routes.append((condition, _attributes(inner), _ids(inner, "output")))
             inner.finish()
-        for path, message in problems:
-            options.note(path, message)
         if default is not None:
             self._routes.append((Expression("true"), {}, [default] if isinstance(default, str) else list(default)))
 

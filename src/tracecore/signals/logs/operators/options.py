@@ -43,10 +43,6 @@ class Options:
         """Notes a mistake in an option."""
         self._problems.append(((*self.path, name) if name in self._values else self.path, message))
 
-    def note(self, path: Path, message: str) -> None:
-        """Notes a mistake at a place."""
-        self._problems.append((path, message))
-
     def raw(self, name: str, default: Any = None) -> Any:
         self._asked.add(name)
         found = self._values.get(name)
@@ -144,7 +140,11 @@ class Options:
         if not isinstance(found, Mapping):
             self.wrong(name, "expected settings by name")
             return None
-        return Options(found, (*self.path, name), self._problems)
+        return self.part(found, name)
+
+    def part(self, values: Mapping[str, Any], *path: str | int) -> Options:
+        """Options at a place below these."""
+        return Options(values, (*self.path, *path), self._problems)
 
     def finish(self) -> None:
         """Notes options that nobody asked for."""
