@@ -1,11 +1,14 @@
 """Assembly of lines that belong together: tracebacks, failure tables, stack frames, crash dumps.
 
-A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it.
+A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it. The
+texts that lines begin with are in `multiline.toml`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import re2
@@ -42,38 +45,9 @@ _CHAINED = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
-# Lines that PyTorch, CUDA and NCCL put into one message.
-_MESSAGE = (
-    b"CUDA kernel errors might be",
-    b"For debugging consider passing",
-    b"Compile with `TORCH_USE_CUDA_DSA`",
-    b"Search for `cudaError",
-    b"Device-side assertion",
-    b"Last error:",
-    b"Exception raised from",
-    b"frame #",
-    b"If reserved but unallocated memory",
-    b"See documentation for Memory Management",
-    b"To execute this test",
-    b"Please rerun with",
-    b"Additional information:",
-    b"Set TORCH_LOGS",
-    b"Note: ",
-    b"what():",
-    b"[ERROR] 20",  # Huawei's, below the exception: which call failed, and the code that says why
-    b"EI00",
-    b"EJ00",
-    b"Process name: ",  # Horovod's launcher
-    b"Exit code:",  # mpirun's, below the process that it speaks of
-    b"RPC: /",  # the call that failed, of JAX's coordination service
-    b"Additional GRPC error information",
-    b"/job:",  # the tasks that JAX's coordination service misses
-    b"# of tasks that reached",
-    b"The first task at the barrier",
-    b"Missing ranks:",  # Horovod's, one line for each below
-    b"Stalled ranks:",
-    b"Stalled ops:",
-)
+_TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+#: What lines begin with that frameworks put into one message.
+_MESSAGE = tuple(text.encode() for text in _TEXTS["message"])
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
@@ -408,14 +382,7 @@ _SPIED_PARTS = re2.compile(rb"    |" + _SPIED.pattern)
 #: The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third.
 _LOST_GPU = re2.compile(rb"\s*NVRM: .*installed in this system has\s*$")
 _LOST_GPU_END = re2.compile(rb"^\s*NVRM: fallen off the bus")
-_OOM = re2.compile(
-    rb"^(?:\s|CPU: \d|Hardware name:|Call Trace|Workqueue:|RIP: |R[A-Z]X: |R[SDB][PI]: |R\d\d: |Code: |ORIG_RAX"
-    rb"|FS: |CS: |CR2: |</?(?:TASK|IRQ|NMI)>|\?? ?\S+\+0x|Memory cgroup|Tasks (?:state|in) |Memory limit reached"
-    rb"|Mem-Info:|lowmem_reserve|(?:memory|memory\+swap|swap|kmem): usage|(?:in)?active_|unevictable:|slab_|mapped:"
-    rb"|kernel_|Node \d|\[ *(?:pid|\d+) *\]|oom-kill:|Out of memory|oom_reaper:|\d+ (?:total pagecache|pages|slab)"
-    rb"|(?:Free|Total) swap|Swap cache|[a-z][a-z0-9_:]+ \d+$|COMPACTION|Unreclaimable slab info|Name +Used"
-    rb"|[\w:.-]+ +\d+KB +\d+KB|Killed process)"
-)
+_OOM = re2.compile(b"|".join(text.encode() for text in _TEXTS["out_of_memory"]))
 _OOM_BEGINS = b"invoked oom-killer:"
 _OOM_ENDS = re2.compile(rb"Killed process|no killable processes")
 
