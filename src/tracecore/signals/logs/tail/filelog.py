@@ -2,8 +2,9 @@
 
     log = FileLog(config, store, time.time_ns)
     while not stop.is_set():
-        batches = log.poll()
-        ...
+        for batch in log.poll():
+            ...
+            log.delivered(batch)
         log.wait(stop)
     log.close()
 
@@ -62,7 +63,6 @@ class FileLog:
         store: keeps how far files were read; None forgets it.
         clock: nanoseconds since the epoch.
         report: told in words what went wrong and was survived.
-        confirmed: the caller says with `delivered` that a batch has arrived; else it has when `poll` is called next.
         selector: picks the lines that can matter; the others are never parsed.
     """
 
@@ -72,14 +72,12 @@ class FileLog:
         store: KeyValueStore | None,
         clock: Callable[[], int],
         report: Callable[[str], Any] = lambda text: None,
-        confirmed: bool = False,
         selector: Selector | Selectors | None = None,
     ) -> None:
         self.counters = TailCounters()
         self._config = config
         self._clock = clock
         self._report = report
-        self._confirmed = confirmed
         self._keeps = store is not None
         self._known = KnownFiles(config.fingerprint_size)
         self._arrivals = Arrivals(store, self._known, self.counters, report)
@@ -91,7 +89,6 @@ class FileLog:
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[WatchedFile] = collections.deque()
-        self._given: list[LogBatch] = []
         self._next_look = 0
         self._again = False
         self._pause = min(SOON, config.poll_interval)
@@ -158,7 +155,6 @@ class FileLog:
     def poll(self) -> list[LogBatch]:
         """Return what came since the last time, at most a few megabytes of it."""
         now = self._clock()
-        self._arrive()
         # Also while there is much to read: what comes and goes meanwhile has to be opened before it is gone.
         if not self._queue or now >= self._next_look:
             self._look(now)
@@ -179,8 +175,6 @@ class FileLog:
         self._reading.due(now, batches)
         for batch in batches:
             batch.selected = self._selects
-        if not self._confirmed:
-            self._given = list(batches)
         self._grew = self._grew or bool(batches)
         self._checkpoint()
         return batches
@@ -240,7 +234,6 @@ class FileLog:
 
     def close(self) -> None:
         """Writes down how far everything was delivered, and lets go of the files."""
-        self._arrive()
         self._checkpoint()
         left = self._places.out_of_reach()
         if left:
@@ -282,12 +275,6 @@ class FileLog:
         found = self._places.look(now, again=not due)
         self._queue.extend(file for file in found if file not in waiting)
         self._again = False
-
-    def _arrive(self) -> None:
-        """Without word from the caller, what was given has arrived when more is asked for."""
-        for batch in self._given:
-            self._arrivals.arrived(batch)
-        self._given = []
 
     def _checkpoint(self) -> None:
         self._arrivals.commit()
