@@ -1,14 +1,15 @@
 """The statements that run on a record: those that can do something, by what their conditions ask the body.
 
 Where the scan found certain guards, certain statements can do something (`Schedule`). What their conditions ask the
-body is asked first, all expressions at once. A statement whose condition cannot hold then is gone, and so is a group;
-what is left (`Rest`) is compiled once for all records with the same answers.
+body is asked first, the expressions of each group at once. A statement whose condition cannot hold then is gone, and so
+is a group; what is left (`Rest`) is compiled once for all records with the same answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tracecore.ottl import tree
@@ -18,7 +19,7 @@ from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
-from tracecore.ottl.planner.shortcuts import Asked, asking, editing, editing_where
+from tracecore.ottl.planner.shortcuts import editing, editing_where
 from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode
 from tracecore.ottl.signature import RawGetter
@@ -32,6 +33,7 @@ MAX_STEPS: Final = 8192
 #: Sets of expressions that are asked for together, likewise.
 MAX_TESTS: Final = 1024
 
+Asked: TypeAlias = Callable[[Context], bool]
 #: Groups by their number, with the places of the statements of each that can do something.
 Candidates: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 #: The caches that groups of a processor share, by processor and context.
@@ -70,26 +72,32 @@ class Schedule:
         matched: numbers of the patterns they ask for that can match; None where nothing is known of the body.
     """
 
-    __slots__ = ("_candidates", "_matched", "_patterns", "_rests", "_stock", "_test")
+    __slots__ = ("_asked", "_candidates", "_matched", "_rests", "_stock")
 
     def __init__(self, stock: Stock, candidates: Candidates, matched: frozenset[int] | None) -> None:
         self._stock = stock
         self._candidates = candidates
         self._matched = matched
-        self._patterns: tuple[str, ...] = ()
-        if matched is not None:
-            self._patterns = tuple(each for each in stock.asked(candidates) if self._known(each) is None)
-        self._test = stock.test(self._patterns)
-        #: By the places of the patterns that match.
-        self._rests: dict[tuple[int, ...], Rest] = {}
+        #: Expressions that are asked for together, with the function that gives the places of those that match.
+        self._asked: list[tuple[tuple[str, ...], Callable[[bytes], list[int]]]] = []
+        seen: set[str] = set()
+        for patterns in stock.asked(candidates) if matched is not None else ():
+            new = tuple(each for each in patterns if each not in seen and self._known(each) is None)
+            if new:
+                self._asked.append((new, stock.test(new)))
+                seen.update(new)
+        #: By what each question gave.
+        self._rests: dict[tuple[tuple[int, ...], ...], Rest] = {}
 
     def rest(self, data: bytes | None) -> Rest:
         """Return the statements for a record whose body is this UTF-8 text; None for a body that is no text."""
-        found = tuple(self._test(data)) if data is not None and self._patterns else ()
+        found = () if data is None else tuple(tuple(test(data)) for _, test in self._asked)
         return self._rests.get(found) or self._made(found)
 
-    def _made(self, found: tuple[int, ...]) -> Rest:
-        answers = {pattern: place in found for place, pattern in enumerate(self._patterns)}
+    def _made(self, found: tuple[tuple[int, ...], ...]) -> Rest:
+        answers: dict[str, bool] = {}
+        for places, (patterns, _) in zip(found, self._asked, strict=False):
+            answers.update((pattern, place in places) for place, pattern in enumerate(patterns))
         answer = None if self._matched is None else lambda pattern: answers.get(pattern, self._known(pattern))
         rest = self._rests[found] = self._stock.rest(self._candidates, answer)
         return rest
@@ -124,20 +132,17 @@ class Stock:
         #: What is left of statements, by the answers to what they ask.
         self._programs: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
 
-    def asked(self, candidates: Candidates) -> dict[str, None]:
-        """The expressions that statements and their groups ask the body for, in order."""
-        found: dict[str, None] = {}
+    def asked(self, candidates: Candidates) -> Iterator[dict[str, None]]:
+        """The expressions that each group and its statements ask the body for, in order."""
         for number, places in candidates:
             if self._told(number):
-                for condition in self._conditions_of(number):
-                    found |= dict.fromkeys(questions(condition, _unknown))
-                for place in places:
-                    found |= dict.fromkeys(self._asked_by(number, place))
-        return found
+                conditions = (questions(condition, _unknown) for condition in self._conditions_of(number))
+                statements = (self._asked_by(number, place) for place in places)
+                yield dict.fromkeys(chain(*conditions, *statements))
 
     def numbers_of(self, candidates: Candidates) -> frozenset[int]:
         """Numbers of those expressions that are searched for."""
-        return frozenset(self.numbers[each] for each in self.asked(candidates) if each in self.numbers)
+        return frozenset(self.numbers[each] for each in chain(*self.asked(candidates)) if each in self.numbers)
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
         """Return the question about these expressions, compiled once for all that ask it."""
@@ -259,11 +264,7 @@ class Stock:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
         if key not in self._compiled:
             entry = self.groups[number]
-
-            def compiled(inner: tree.Condition) -> Asked:
-                return compile_condition(inner, entry.context, qualified=entry.qualified)
-
-            self._compiled[key] = asking(node, compiled)
+            self._compiled[key] = compile_condition(node, entry.context, qualified=entry.qualified)
         return self._compiled[key]
 
 
