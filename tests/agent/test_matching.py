@@ -145,7 +145,7 @@ def test_filter_of_metrics(values: dict[str, Any], left: int) -> None:
 )  # fmt: skip
 def test_attributes(match: dict[str, Any], changed: list[str]) -> None:
     values = {"actions": [{"key": "seen", "action": "insert", "value": True}], **match}
-    (batch,) = attributes.Attributes(options(attributes.Options, values), setting()).process(logs())
+    (batch,) = attributes.RecordAttributes(options(attributes.Options, values), setting()).process(logs())
     found = [
         record["body"]
         for entry in batch.payload["resource_logs"]

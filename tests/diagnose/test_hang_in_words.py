@@ -256,8 +256,33 @@ def test_who_is_busy_while_the_others_are_silent(tmp_path: Path) -> None:
     logs[2] = "2026-11-15 20:44:11,000 INFO rank 2 tokenizing the corpus: 12% of 88211 documents\n"
     (incident, *_) = diagnose([written(tmp_path, logs)]).incidents
     assert incident.suspects.ranks == (2,)
-    assert incident.root is None
+    assert incident.root is not None
+    assert (incident.root.verdict.pattern_name, incident.root.verdict.confidence) == ("nccl_hang", "partial")
+    assert incident.headline.startswith("The other ranks wait for rank 2: after step ")
     assert "rank 2 was loading data" in incident.headline
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({2: "all epochs complete, writing the model card\n"}, (2,)),
+        ({0: "a\n", 1: "b\n", 2: "c\n"}, ()),  # most of them say something
+        ({1: "rank 1 | 300 tokens/s\n"}, ()),  # it says so after each step
+    ],
+)
+def test_who_says_something_new_while_the_others_are_silent(
+    tmp_path: Path, more: dict[int, str], named: tuple[int, ...]
+) -> None:
+    usual = {1: "rank 1 | 290 tokens/s\n"} if named == () and 1 in more and len(more) == 1 else {}
+    for rank in range(4):
+        steps = [f"rank {rank} | step {step} | loss 1.26\n{usual.get(rank, '')}" for step in (8, 9)]
+        (tmp_path / f"rank{rank}.log").write_text(
+            "".join(steps) + f"rank {rank} | step 10 | loss 1.25\n" + more.get(rank, "")
+        )
+    (tmp_path / "exit_codes.json").write_text('{"0": null, "1": null, "2": null, "3": null}')
+    (incident, *_) = diagnose([tmp_path]).incidents
+    assert incident.suspects.ranks == named
+    assert (incident.root is not None) is bool(named)
 
 
 def test_nobody_is_named_where_all_are_busy(tmp_path: Path) -> None:

@@ -94,4 +94,41 @@ def test_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
 def test_a_table_shows_a_gpu_that_does_not_answer(tmp_path: Path) -> None:
     table = "index, pci.bus_id, temperature.gpu\n0, 00000000:07:00.0, 61\n1, 00000000:0B:00.0, [GPU is lost]\n"
     document = diagnosed(tmp_path, {"smi.csv": table})
-    assert document["notes"] == ["Nvidia-smi cannot read the GPU (ERR!) on GPU 0000:0b:00.0"]
+    assert root(document) == "gpu_fault"
+    assert document["incidents"][0]["headline"] == "GPU 0000:0b:00.0 is lost, as nvidia-smi shows"
+
+
+STEPS = "".join(f"2026-05-20 08:00:{second:02d} step {second} loss 2.31\n" for second in range(0, 50, 5))
+LOST = "index, pci.bus_id, temperature.gpu\n0, 00000000:0B:00.0, [GPU is lost]\n"
+
+
+def test_a_gpu_that_is_gone_beside_a_run_that_is_well_is_a_note(tmp_path: Path) -> None:
+    for name, table in (("smi.csv", LOST), ("nvidia-smi-q.txt", REMAPPED)):
+        document = diagnosed(
+            tmp_path / name, {name: table, "train.log": STEPS + "2026-05-20 08:00:51 Training completed.\n"}
+        )
+        assert not document["incidents"]
+        assert any(
+            note.startswith("A condition of a GPU, and nothing ties it to the job") for note in document["notes"]
+        )
+
+
+def test_a_gpu_that_is_gone_is_why_the_ranks_hang(tmp_path: Path) -> None:
+    said = (
+        "[rank{0}]:[E520 08:10:50.7 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600034 milliseconds "
+        "before timing out.\n"
+    )
+    log = STEPS + "".join(map(said.format, range(4)))
+    assert root(diagnosed(tmp_path / "lost", {"smi.csv": LOST, "train.log": log})) == "gpu_fault"
+    assert root(diagnosed(tmp_path / "worn", {"nvidia-smi-q.txt": REMAPPED, "train.log": log})) == "nccl_hang"
+
+
+def test_a_gpu_that_is_gone_is_why_a_rank_lost_its_gpu_and_no_reason_for_a_missing_key(tmp_path: Path) -> None:
+    for message, expected in (
+        ("RuntimeError: CUDA error: unknown error", "gpu_fault"),
+        ("KeyError: 'mask'", "worker_crash"),
+    ):
+        log = STEPS + f'Traceback (most recent call last):\n  File "/app/t.py", line 9, in <module>\n{message}\n'
+        document = diagnosed(tmp_path / expected, {"smi.csv": LOST, "train.log": log})
+        assert root(document) == expected

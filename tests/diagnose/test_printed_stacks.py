@@ -83,6 +83,6 @@ def test_of_ranks_that_their_timers_ended_the_one_that_stood_elsewhere_is_named(
         (tmp_path / f"rank{rank}.log").write_text(step + TIMER.format_map(elsewhere if rank == 1 else waits))
     (tmp_path / "exit_codes.json").write_text('{"0": 1, "1": 1, "2": 1}')
     incident = _incident(tmp_path)
-    assert (incident["status"], incident["suspects"]["ranks"]) == ("insufficient_evidence", [1])
+    assert (incident["root_cause"]["pattern"], incident["suspects"]["ranks"]) == ("nccl_hang", [1])
     assert "rank 1 at /app/train.py:109 in load" in incident["headline"]
-    assert incident["failure"]["class"] == "unknown"
+    assert incident["failure"]["class"] == "infrastructure"

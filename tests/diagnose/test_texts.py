@@ -72,6 +72,10 @@ def test_own_text(label: dict[str, Any], tmp_path: Path) -> None:
     assert wrong(label, said) == []
     if "ranks" in label:
         assert ranks(said) == sorted(label["ranks"])
+    if "nodes" in label:
+        first = said.incidents[0]
+        assert set(first.suspects.nodes) <= set(label["nodes"])
+        assert all(node in first.suspects.nodes or node in first.headline for node in label["nodes"])
 
 
 @pytest.fixture(scope="module")

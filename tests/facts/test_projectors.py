@@ -58,7 +58,15 @@ from tracecore.facts.process import (
 from tracecore.facts.projection import PROJECTORS, TRIGGERS, project
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
-from tracecore.facts.training import CheckpointPhase, EvalAccuracy, NonFinite, Progress, RunFinished, StepStalled
+from tracecore.facts.training import (
+    CheckpointPhase,
+    EvalAccuracy,
+    NonFinite,
+    Progress,
+    RunFinished,
+    SlowRanks,
+    StepStalled,
+)
 from tracecore.signals.record import Source
 
 T0 = 1_700_000_000_000_000_000
@@ -420,6 +428,17 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         {"observed": 0.71, "baseline": 0.75, "checksum": "abc", "job_start": T0 - 5, "job_end": T0 + 5},
     ),
     (RunFinished, {"tracecore.training.finished": True}, {}),
+    (
+        SlowRanks,
+        {
+            "tracecore.straggler.reporter": "a detector",
+            "tracecore.straggler.ranks": "{StragglerId(rank=6 }, rank 12, [3]",
+            "tracecore.straggler.ratio": 1.8,
+            "tracecore.straggler.node": "n7",
+        },
+        {"reporter": "a detector", "slow": (3, 6, 12), "ratio": 1.8, "machine": "n7"},
+    ),
+    (SlowRanks, {"tracecore.straggler.reporter": "a detector"}, {"slow": ()}),
     (
         PodEvicted,
         {

@@ -219,6 +219,12 @@ def test_a_traceback_that_is_the_last_word_is_a_failure() -> None:
     assert roots(judge([], [raised, *steps(2, 3)])) == [None]
 
 
+def test_a_straggler_does_not_explain_a_hang_that_ended_the_run() -> None:
+    slow = verdict("straggler", 10, seen(10, rank=2), ranks=[2])
+    hang = verdict("nccl_hang", 40, seen(40, rank=2), ranks=[2])
+    assert roots(judge([slow, hang], ended({0: -6, 1: -6, 2: 1}))) == ["nccl_hang", "straggler"]
+
+
 def test_a_straggler_does_not_explain_why_a_process_ended() -> None:
     finding = judge([verdict("straggler", 10, ranks=[2])], ended({0: 1, 1: 0, 2: 0}))
     assert roots(finding) == [None, "straggler"]

@@ -181,6 +181,7 @@ TAIL_DIFFERS = {
     "lone_receive": "that one rank called something else is told by lines of all ranks together",
     "waits_for_a_queue": "an empty queue may follow from a loader that ended; the diagnosis blames the rank",
     "helpers_complain": "without ranks a deadline of a helper comes before the exception of the trainer",
+    "virtual_call_on_nothing": "another line of the journal tells which rank the process that aborted is",
 }
 
 

@@ -399,6 +399,8 @@ def test_where_everybody_complains_nobody_is_suspected(ranks: set[int], suspects
         (made(NcclError, error="version_mismatch", detail="2.18"),
          "The collectives could not be set up: ranks run different versions of NCCL (2.18)"),
         (made(NcclError, error="nvls_error"), "The collectives could not be set up: NVLink SHARP could not be set up"),
+        (made(NcclError, error="ib_completion_error", rank=3),
+         "A transfer between two ranks failed on the network, and nothing read here says why"),
         (made(WorkloadEvent, hint="backoff", pod="ml/a", reason="BackOff"), "ml/a does not start: BackOff"),
         (made(WorkloadEvent, hint="backoff", note="why"), "A pod does not start: why"),
     ],

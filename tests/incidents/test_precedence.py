@@ -365,16 +365,6 @@ def machines() -> Iterator[Case]:
     slow = "a GPU that slows itself down makes its rank late"
     yield from by_bond(("thermal_throttle",), ("straggler",), slow, "rank", "node?")
     yield from pairs(("thermal_throttle",), ("straggler",), slow, (about(90, node="n1"),), (about(10, node="n1"),))
-    never = "the rank that was late all along did not come at all"
-    same_rank = {"ranks": ((3,), (3,)), "effect_fields": {"hanging_ranks": [0, 1]}}
-    yield from pairs(("straggler",), ("nccl_hang",), never, (about(10, rank=3),), (about(20, rank=3),), **same_rank)
-    yield from pairs(
-        ("straggler",), ("nccl_hang",), None, (about(20 + LATE, rank=3),), (about(20, rank=3),), **same_rank
-    )
-    yield from pairs(
-        ("straggler",), ("nccl_hang",), None, (about(10, rank=2),), (about(20, rank=3),), ranks=((2,), (3,))
-    )
-
     under = "the machine under it had failed"
     effects = ("cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure")
     yield from by_bond(MACHINE, effects, under, "node", "gpu", "pod")

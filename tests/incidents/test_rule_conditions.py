@@ -289,3 +289,42 @@ def test_a_crash_that_is_the_death_of_which_its_cause_speaks(
 
 def test_a_death_of_the_same_process_number_is_the_same() -> None:
     assert rule_conditions.same_death(touch(seen(1, pid=7, path="k.log")), touch(seen(2, pid=7, path="r.log")))
+
+
+def stop(*facts: Fact, reason: str = "sigterm") -> Footprint:
+    return touch(*facts, name="planned_stop", reason=reason)
+
+
+def gone(*facts: Fact) -> Footprint:
+    return touch(*facts, ranks=(5,), **{"tracecore.launcher": "jax"})
+
+
+@pytest.mark.parametrize(
+    ("cause", "effect", "holds"),
+    [
+        (stop(seen(1, rank=5)), gone(seen(9, rank=5)), True),
+        (stop(seen(1, rank=4)), gone(seen(9, rank=5)), False),
+        (stop(untimed(1)), gone(seen(9, rank=5)), False),
+        (stop(untimed(1), reason="spot"), gone(seen(9, rank=5)), True),
+        (stop(seen(1, rank=5)), touch(seen(9, rank=5), ranks=(5,)), False),
+    ],
+)
+def test_a_process_that_is_gone_was_asked_to_go_where_its_rank_or_its_machine_was(
+    cause: Footprint, effect: Footprint, holds: bool
+) -> None:
+    assert rule_conditions.asked(cause, effect) == holds
+
+
+def test_no_failure_brings_about_that_a_machine_is_taken_away() -> None:
+    taken, told = stop(untimed(1, path="b.log"), reason="spot"), stop(untimed(1, path="b.log"))
+    assert rule_conditions.is_late(gone(untimed(9)), told)
+    assert not rule_conditions.is_late(gone(untimed(9)), taken)
+    assert rule_conditions.is_late(touch(untimed(9)), taken)
+
+
+def test_a_driver_that_has_names_of_its_own_names_the_gpu() -> None:
+    named = touch(seen(1), name="gpu_fault", **{"kernelevents.gpu.device": "hl3"})
+    assert rule_conditions.names_the_gpu(named, touch(seen(1), name="gpu_fault"))
+    assert not rule_conditions.names_the_gpu(named, named)
+    assert rule_conditions.same_death(named, touch(seen(9)))
+    assert not rule_conditions.same_death(touch(seen(1), name="gpu_fault"), touch(seen(9)))

@@ -243,6 +243,7 @@ def stack(at: float, **fields: Any) -> StackPrinted:
         ([stack(5, rank=1), step(6, rank=2)], True), ([stack(5, rank=1), step(6, rank=1)], False),
         ([stack(5, approximate=True), step(5, line=6)], False), ([stack(5, approximate=True), step(6, line=4)], True),
         ([stack(5, approximate=True), step(6, path="b.log")], False),
+        ([stack(5, approximate=True), step(5.05, path="b.log")], True), ([stack(5), step(5.05, path="b.log")], False),
         ([stack(5), step(5, line=6, approximate=True)], False),
         ([stack(5, approximate=True, count=2), step(6)], True), ([stack(5, approximate=True), step(6, line=5)], True),
         ([stack(5, last_time=T0 + 7 * SECOND, count=2), step(6)], True),
@@ -270,6 +271,15 @@ def test_a_stall_that_a_step_ended_was_only_slow(facts: list[Fact], stalls: int)
     assert len(only(made(StepStalled, 10, no_progress_s=60.0), *facts).stalls) == stalls
     ranked = made(StepStalled, 10, no_progress_s=60.0, rank=1)
     assert len(only(ranked, *facts).stalls) == (0 if [fact.rank for fact in facts] == [1] else 1)
+
+
+def test_a_pause_while_saving_is_over_when_any_rank_makes_a_step_where_its_lines_name_none() -> None:
+    saving = made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint")
+    assert only(saving, step(11, rank=1)).stalls == []
+    assert len(only(saving, step(9, rank=1)).stalls) == 1
+    assert (
+        len(only(made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint", rank=0), step(11, rank=1)).stalls) == 1
+    )
 
 
 def test_a_timeout_is_a_stall_even_where_a_step_followed() -> None:

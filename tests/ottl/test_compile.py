@@ -1,4 +1,4 @@
-"""Binding of arguments, constants, lambdas, and what is refused before there is a record."""
+"""Binding of arguments, constants, and what is refused before there is a record."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlError, OttlRuntimeError
 from tracecore.ottl.signature import (
     MISSING,
-    BoolGetter,
     BoolLikeGetter,
     ByteSliceLikeGetter,
     DurationGetter,
-    Enum,
-    FloatGetter,
     FloatLikeGetter,
     Function,
     FunctionGetter,
     Getter,
     IntGetter,
     IntLikeGetter,
-    LambdaExpression,
     PMapGetSetter,
     PMapGetter,
-    PSliceGetter,
     RawGetter,
+    Slice,
     StringGetter,
     StringLikeGetter,
     TimeGetter,
@@ -36,7 +32,7 @@ from tracecore.ottl.signature import (
     converter,
     declared,
     editor,
-    require_arity,
+    value_converter,
 )
 from tracecore.ottl.values import Duration, Time, Value
 
@@ -65,21 +61,15 @@ def literals(text: str, number: int, real: float, flag: bool, raw: bytes, words:
     return lambda ctx: [text, number, real, flag, raw, words]
 
 
-@converter("Level")
-def level(of: Enum) -> RawGetter:
-    return lambda ctx: of
-
-
 @converter("Apply")
 def apply(value: Getter, function: FunctionGetter) -> RawGetter:
     made = function(value)
     return lambda ctx: made(ctx)
 
 
-@converter("Each")
-def each(values: PSliceGetter, function: LambdaExpression) -> RawGetter:
-    require_arity(function, 1)
-    return lambda ctx: [function(ctx, value) for value in values(ctx)]
+@value_converter("Items")
+def items(values: Slice) -> list[Any]:
+    return values
 
 
 @converter("Sum")
@@ -107,12 +97,10 @@ def _kinds() -> dict[str, Function]:
     annotations: dict[str, Any] = {
         "Text": StringGetter,
         "Whole": IntGetter,
-        "Real": FloatGetter,
-        "Truth": BoolGetter,
         "Moment": TimeGetter,
         "Span": DurationGetter,
         "Mapping": PMapGetter,
-        "Listing": PSliceGetter,
+        "Listing": Slice,
         "Textlike": StringLikeGetter,
         "Wholelike": IntLikeGetter,
         "Reallike": FloatLikeGetter,
@@ -131,7 +119,7 @@ def _kinds() -> dict[str, Function]:
 
 FUNCTIONS: dict[str, Function] = {
     made.ottl_function.name: made.ottl_function  # type: ignore[attr-defined]
-    for made in (join, impure, literals, level, apply, each, total, shout, empty)
+    for made in (join, impure, literals, apply, items, total, shout, empty)
 } | _kinds()
 
 RECORD: dict[str, Any] = {
@@ -156,16 +144,11 @@ def value(text: str) -> Value:
         ('Join("a", "b", separator = "+")', "a+b"),
         ('Join(body, attributes["s"])', "text-1"),
         ('Literals("a", 1, 1.5, true, 0x01, ["x", "y"])', ["a", 1, 1.5, True, b"\x01", ["x", "y"]]),
-        ("Level(SEVERITY_NUMBER_WARN)", 13),
+        ("Impure(SEVERITY_NUMBER_WARN)", 13),
         ("Apply(body, SHOUT)", "TEXT"),
         ("Apply(body, Text)", "text"),
-        ("Each([1, 2], (x) => x * 2)", [2, 4]),
-        ('Each(attributes["l"], (x) => x + attributes["i"])', [2, 3]),
-        ("Each([[1], [2]], (x) => x[0] == 2)", [False, True]),
-        ("Each([1], (x) => Each([10], (y) => x + y))", [[11]]),
         ('Sum([1, attributes["i"], 3])', 5),
         ('Sum(attributes["l"])', 3),
-        ("Each([body], (body) => body)[0]", "text"),
         ('{"a": [1, {"b": body}]}', {"a": [1, {"b": "text"}]}),
         ('{"a": 1}', {"a": 1}),
         ("+1", 1),
@@ -215,16 +198,10 @@ def test_values(text: str, result: Value) -> None:
         ('Literals("a", 1, 1.5, 1, 0x01, [])', "must be a bool", 23),
         ('Literals("a", 1, 1.5, true, "x", [])', "must be a byte slice literal", 29),
         ('Literals("a", 1, 1.5, true, 0x01, "x")', "must be a list of type str", 35),
-        ("Level(1)", "must be an Enum", 7),
-        ("Level(SEVERITY_NUMBER_WRN)", 'did you mean "SEVERITY_NUMBER_WARN"', 7),
+        ("Impure(SEVERITY_NUMBER_WRN)", 'did you mean "SEVERITY_NUMBER_WARN"', 8),
         ("Apply(body, 1)", "invalid function name given", 13),
         ("Apply(body, Nope)", 'undefined function "Nope"', 13),
         ("Apply(body, Join)", "incorrect number of arguments for Join", 1),
-        ("Each([1], 1)", "must be a lambda expression", 11),
-        ("Each([1], (a, b) => a)", "exactly 1 formal(s), but has 2", 1),
-        ("Each([1], (a, a) => a)", 'duplicate local identifier "a"', 11),
-        ("Each([1], (a) => a.b)", 'cannot use "."', 18),
-        ("Join((a) => a, body)", "lambda expressions can only be passed", 6),
         ("Join(Text, body)", "a value is wanted here", 6),
         ('Sum(["a"])', "expected int64 but got string", 5),
     ],
@@ -243,20 +220,18 @@ def test_refused_while_compiling(text: str, message: str, column: int) -> None:
         ('Join(attributes["nope"], body)', "expected string but got nil"),
         ('Whole(attributes["b"])', "expected int64 but got bool"),
         ('Whole(attributes["f"])', "expected int64 but got float64"),
-        ('Real(attributes["i"])', "expected float64 but got int64"),
-        ('Truth(attributes["i"])', "expected bool but got int64"),
         ('Mapping(attributes["l"])', "expected pcommon.Map but got pcommon.Slice"),
         ('Listing(attributes["m"])', "expected pcommon.Slice but got pcommon.Map"),
         ("Moment(time_unix_nano)", "expected time but got int64"),
         ('Wholelike(attributes["m"])', "unsupported type: pcommon.Map"),
         ("Wholelike(body)", "invalid syntax"),
         ('Text(Join("a", "b")[0])', "does not support int indexing"),
-        ("Join(Each([1], (x) => x)[0], body)", "expected string but got int64"),
+        ("Join(Items([1])[0], body)", "expected string but got int64"),
         ("Join(1 + 1, body)", "expected string but got int64"),
         ("1 / 0", "divide by 0"),
         ('-attributes["s"]', "unsupported unary minus operation on type string"),
-        ('Each(["a"], (x) => x["b"])', "does not support string indexing"),
-        ("Each([1], (x) => x)[3]", "index 3 out of bounds"),
+        ('Items(["a"])["b"]', "does not support string indexing"),
+        ("Items([1])[3]", "index 3 out of bounds"),
         ('Mapping({"a": 1})["b"]', "key not found in map"),
         ('Mapping({"a": 1})[attributes["nope"]]', "key expression returned nil"),
         ('Mapping({"a": 1})[attributes["f"]]', "key expression must evaluate to string or int, got float64"),
@@ -384,7 +359,7 @@ def test_qualified_paths_only(text: str, message: str) -> None:
 
 def test_local_identifiers_cannot_be_set() -> None:
     with pytest.raises(OttlError):
-        compile_value_expression("Each([1], (x) => empty(x))", functions=FUNCTIONS)
+        compile_value_expression("Items(empty(body))", functions=FUNCTIONS)
 
 
 def test_every_function_of_the_language_has_readable_parameters() -> None:

@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
+
+from tracecore.ottl.values import copy_value
+
 Signal: TypeAlias = Literal["logs", "metrics", "traces"]
 SIGNALS: Final[tuple[Signal, ...]] = ("logs", "metrics", "traces")
 
@@ -131,6 +135,12 @@ class Batch:
             self._raw = encoding.encode(self.signal, self._payload or {})
         return self._raw
 
+    def json(self) -> bytes:
+        """OTLP in JSON, on one line."""
+        from tracecore.ottl.otlpjson import encode
+
+        return msgspec.json.encode(encode(self.view()))
+
     def pack(self) -> int:
         """Keep the encoded request alone, which takes far less memory than records; return its size in bytes."""
         self._count = self.count
@@ -155,7 +165,7 @@ class Batch:
         if self._payload is None and self._raw is None:
             payload, source = None, self._source
         else:
-            payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
+            payload = None if self._payload is None or self._raw is not None else copy_value(self._payload)
             source = None
         copied = Batch(
             self.signal,
@@ -198,9 +208,3 @@ def _points(metric: dict[str, Any]) -> int:
         if isinstance(data, dict):
             return len(data.get("data_points") or ())
     return 0
-
-
-def _copied(value: Any) -> Any:
-    if type(value) is dict:
-        return {name: _copied(item) if type(item) in (dict, list) else item for name, item in value.items()}
-    return [_copied(item) if type(item) in (dict, list) else item for item in value]

@@ -59,10 +59,8 @@ class Processor(Protocol):
     def process(self, batch: Batch) -> Iterable[Batch]: ...
 
 
-class Waiting(Protocol):
+class Waiting(Processor, Protocol):
     """A processor that does something without being given a batch."""
-
-    def process(self, batch: Batch) -> Iterable[Batch]: ...
 
     def due(self) -> int | None:
         """Return when it wants to be called next, in nanoseconds since the epoch."""
@@ -73,19 +71,39 @@ class Waiting(Protocol):
         """Return the batches it still holds; none comes after this."""
 
 
-class Exporter(Protocol):
+class Exporter:
     """A destination of batches."""
-
-    def ready(self) -> bool:
-        """Return whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
 
     def export(self, batch: Batch) -> None:
         """Take it, and call its `done` when it has left or was dropped and counted."""
+        raise NotImplementedError
 
-    def start(self) -> None: ...
+    def ready(self) -> bool:
+        """Return whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
+        return True
+
+    def start(self) -> None:
+        """Begin; whatever it raises, it is tried again."""
 
     def stop(self, deadline: float) -> None:
         """Send what is left, until `time.monotonic()` reaches the deadline."""
+
+
+class Extension:
+    """A service that components share."""
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            OSError: it cannot.
+        """
+
+    def tick(self) -> None:
+        """Called several times in a second."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 def _alone(make: Callable[[], Any]) -> Any:
@@ -114,6 +132,10 @@ class Setting(msgspec.Struct, frozen=True):
     health: Callable[[], tuple[bool, dict[str, str]]]
     wanted: Selectors | None = None
     share: Callable[[Callable[[], Any]], Any] = _alone
+
+    def store(self, storage: str | None) -> Any:
+        """The part of a storage extension that is this component's; None where it names none."""
+        return None if storage is None else self.extension(storage).client(f"{self.meter.kind}_{self.id}")
 
     def report(self, wrong: str | None, again: str = "works again") -> None:
         """Note what is wrong, or that nothing is, and log it where that is news.
@@ -159,7 +181,3 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, ...]:
         """All names of it in a configuration."""
         return (self.type, *self.aliases)
-
-
-class Empty(msgspec.Struct, frozen=True, kw_only=True):
-    """No options."""

@@ -15,7 +15,7 @@ from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Factory, Kind
 from tracecore.agent.document import ConfigProblem, ConfigReport, Node, load
 from tracecore.agent.option_schema import schema
-from tracecore.agent.options import decode, extensions
+from tracecore.agent.options import address, decode, extensions
 
 _ID = re2.compile(r"^([a-zA-Z][0-9a-zA-Z_]{0,62})(?:/([^\s/][^/]{0,254}))?$")
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -70,12 +70,8 @@ class OwnMetrics(msgspec.Struct, frozen=True, kw_only=True):
     IGNORED: ClassVar[tuple[str, ...]] = ("views",)
 
     level: Literal["none", "basic", "normal", "detailed"] = "normal"
-    address: str | None = None
+    address: Annotated[str, msgspec.Meta(extra={"address": "127.0.0.1:8888"})] | None = None
     readers: list[Reader] = []
-
-    def check(self) -> Any:
-        if self.address is not None and _address(self.address) is None:
-            yield ("address",), f'"{self.address}" is no address; write it like 127.0.0.1:8888'
 
     def warn(self) -> Any:
         if len(self.readers) > 1:
@@ -88,7 +84,7 @@ class OwnMetrics(msgspec.Struct, frozen=True, kw_only=True):
         if self.readers:
             found = self.readers[0].pull.exporter.prometheus
             return found.host, found.port
-        return _address(self.address) if self.address is not None else ("127.0.0.1", 8888)
+        return address(self.address) if self.address is not None else ("127.0.0.1", 8888)
 
 
 class OwnLogs(msgspec.Struct, frozen=True, kw_only=True):
@@ -359,13 +355,6 @@ class _Reading:
         names = [name for k, name in self._components if k == kind]
         self._report.unknown(place, f"there is no {kind}", id, names)
         return False
-
-
-def _address(text: str) -> tuple[str, int] | None:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        return None
-    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def json_schema() -> dict[str, Any]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import base64
 import http.client
+import logging
+import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tracecore.agent.tls import ClientTls
+
+log = logging.getLogger("tracecore.agent.http")
+
+#: Seconds between two looks for connections that take too long.
+LOOK: Final = 0.25
 
 
 def wrong_url(url: str) -> str:
@@ -85,3 +96,77 @@ class _NamedServer(http.client.HTTPSConnection):
     def connect(self) -> None:
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls_context.wrap_socket(self.sock, server_hostname=self._server_name)
+
+
+class _Deadlines:
+    """Ends connections that take too long. One thread, which runs while there is one to look at."""
+
+    def __init__(self) -> None:
+        self._until: dict[http.client.HTTPConnection, float] = {}
+        self._lock = threading.Lock()
+        self._running = False
+
+    def begin(self, connection: http.client.HTTPConnection, seconds: float) -> None:
+        with self._lock:
+            self._until[connection] = time.monotonic() + seconds
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._watch, name="http-deadlines", daemon=True).start()
+
+    def met(self, connection: http.client.HTTPConnection) -> bool:
+        with self._lock:
+            return self._until.pop(connection, None) is not None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            now = time.monotonic()
+            with self._lock:
+                if not self._until:
+                    self._running = False
+                    return
+                late = [connection for connection, until in self._until.items() if until < now]
+                for connection in late:
+                    del self._until[connection]
+                    hang_up(connection)
+
+
+_DEADLINES = _Deadlines()
+
+
+@contextmanager
+def limited(connection: http.client.HTTPConnection, seconds: float | None) -> Iterator[None]:
+    """Limit the time of everything done on the connection inside; None waits for ever.
+
+    A server that answers a byte now and then passes every timeout of a single read.
+
+    Raises:
+        TimeoutError: it was ended; what was read until then is no answer, though it may look like one.
+    """
+    if seconds is None:
+        yield
+        return
+    late = TimeoutError(f"no whole answer within {seconds:g} s")
+    _DEADLINES.begin(connection, seconds)
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if _DEADLINES.met(connection):
+            raise
+        raise late from None
+    except BaseException:
+        _DEADLINES.met(connection)
+        raise
+    if not _DEADLINES.met(connection):
+        raise late
+
+
+def hang_up(connection: http.client.HTTPConnection) -> None:
+    """End a connection from another thread: the thread that reads finds it ended; it alone closes it."""
+    if (sock := connection.sock) is None:
+        return
+    try:
+        # Not the method of a TLS socket, which would take its state away from the thread that reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+    except OSError as error:
+        log.debug("ending a connection: %s", error)

@@ -82,10 +82,11 @@ def _told(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """Return what the docstring of a structure says about its fields."""
+    """Return what the docstrings of a structure and of those it extends say about its fields."""
     found: dict[str, str] = {}
     name = ""
-    for line in (kind.__doc__ or "").partition("Args:")[2].splitlines():
+    told = [(base.__doc__ or "").partition("Args:")[2] for base in reversed(kind.__mro__)]
+    for line in "\n".join(told).splitlines():
         text = line.strip()
         head, colon, rest = text.partition(":")
         if colon and head.isidentifier() and head in kind.__struct_fields__:

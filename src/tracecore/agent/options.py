@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -32,7 +32,7 @@ from tracecore.durations import (
 __all__ = [
     "MICROSECOND", "MILLISECOND", "MINUTE", "SECOND", "Count", "Duration", "Interval", "Secret", "Size", "StorageId",
     "Written",
-    "decode", "parse_duration", "parse_size",
+    "address", "decode", "parse_duration", "parse_size",
 ]  # fmt: skip
 
 #: Nanoseconds; none is allowed and usually means "never" or "without".
@@ -49,6 +49,15 @@ Secret: TypeAlias = Annotated[str, msgspec.Meta(extra={"secret": True})]
 Written: TypeAlias = Annotated[str, msgspec.Meta(extra={"written": True})]
 #: The id of an extension that stores.
 StorageId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "storage"})]
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """Host and port of `localhost:4317`, `:4317`, `[::1]:4317`; None where it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.strip("[]") or "0.0.0.0", int(port)
+
 
 _SIZES: Final = {
     "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
@@ -155,39 +164,37 @@ class _Decoder:
 
     def _bounded(self, node: Node, base: Any, metas: list[msgspec.Meta]) -> Any:
         unit = next((str(m.extra["unit"]) for m in metas if m.extra and "unit" in m.extra), "")
-        value: Any
         if any(m.extra and "written" in m.extra for m in metas) and isinstance(node.value, bool):
             return node.raw
-        if unit in ("duration", "size"):
-            parse = parse_duration if unit == "duration" else parse_size
-            value = node.value
-            if unit == "duration" and value == 0 and type(value) is int:
-                value = 0
-            elif unit == "size" and type(value) is int and value >= 0:
-                pass
-            elif isinstance(value, str):
-                try:
-                    value = parse(value)
-                except ValueError as error:
-                    self._report.error(node, str(error))
-                    return None
-            else:
-                return self._wrong(node, "a duration such as 5s" if unit == "duration" else "a size such as 1MiB")
-        else:
-            value = self.value(node, base)
+        value = self._measured(node, unit) if unit else self.value(node, base)
         if value is None:
             return None
-        show = format_duration if unit == "duration" else str
+        show: Callable[[Any], str] = format_duration if unit == "duration" else str
         for meta in metas:
             if meta.ge is not None and value < meta.ge:
-                self._report.error(node, f"{node.raw or value} is too little; at least {show(meta.ge)}")  # type: ignore[arg-type]
+                self._report.error(node, f"{node.raw or value} is too little; at least {show(meta.ge)}")
             elif meta.gt is not None and value <= meta.gt:
-                self._report.error(node, f"{node.raw or value} is too little; more than {show(meta.gt)}")  # type: ignore[arg-type]
+                self._report.error(node, f"{node.raw or value} is too little; more than {show(meta.gt)}")
             elif meta.le is not None and value > meta.le:
-                self._report.error(node, f"{node.raw or value} is too much; at most {show(meta.le)}")  # type: ignore[arg-type]
+                self._report.error(node, f"{node.raw or value} is too much; at most {show(meta.le)}")
             elif meta.min_length is not None and len(value) < meta.min_length:
                 self._report.error(node, "may not be empty")
+            elif meta.extra and "address" in meta.extra and address(value) is None:
+                self._report.error(node, f'"{value}" is no address; write it like {meta.extra["address"]}')
         return value
+
+    def _measured(self, node: Node, unit: str) -> Any:
+        """A duration or a size. A bare number is a number of bytes, but no time: its unit would be a guess."""
+        value = node.value
+        if type(value) is int and (value == 0 or (unit == "size" and value > 0)):
+            return value
+        if not isinstance(value, str):
+            return self._wrong(node, "a duration such as 5s" if unit == "duration" else "a size such as 1MiB")
+        try:
+            return parse_duration(value) if unit == "duration" else parse_size(value)
+        except ValueError as error:
+            self._report.error(node, str(error))
+            return None
 
     def _union(self, node: Node, kinds: tuple[Any, ...]) -> Any:
         if node.value is None and type(None) in kinds:

@@ -120,8 +120,7 @@ class Graph:
     def tick(self, now: int) -> int | None:
         """Let everybody do what is due, and say when something is due next."""
         for extension in self.extensions.values():
-            if (tick := getattr(extension, "tick", None)) is not None:
-                tick()
+            extension.tick()
         # Whatever comes while this is found out is sooner.
         self._due = NEVER
         for pipeline in self.pipelines:

@@ -16,6 +16,23 @@ log = logging.getLogger("tracecore.agent")
 EVERY: Final = 60.0
 
 
+class Growth:
+    """Tells how much counters that only grow have grown."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def of(self, name: str, count: int) -> int:
+        """Return how much a counter has grown since this was asked last."""
+        grown = max(count - self._seen.get(name, 0), 0)
+        self._seen[name] = count
+        return grown
+
+    def restart(self) -> None:
+        """The counters begin at zero again."""
+        self._seen = {}
+
+
 class Tally:
     """Shows counters that only grow.
 
@@ -29,7 +46,7 @@ class Tally:
         self._id = id
         self._meter = meter
         self._words = words
-        self._seen: dict[str, int] = {}
+        self._growth = Growth()
         self._said: dict[str, tuple[int, float]] = {}
         meter.declare(events=words)
 
@@ -42,9 +59,7 @@ class Tally:
         """
         now = time.monotonic()
         for name, count in counters.items():
-            if count > self._seen.get(name, 0):
-                self._meter.note(name, count - self._seen.get(name, 0))
-                self._seen[name] = count
+            self._meter.note(name, self._growth.of(name, count))
             said, when = self._said.get(name, (0, -EVERY))
             if count > said and (last or now - when >= EVERY):
                 self._said[name] = (count, now)
@@ -65,7 +80,8 @@ class Tally:
 
     def restart(self) -> None:
         """The source begins to count from zero again."""
-        self._seen, self._said = {}, {}
+        self._growth.restart()
+        self._said = {}
 
 
 def _entries(count: int) -> str:

@@ -178,36 +178,27 @@ class Telemetry:
     def _lines(self) -> Iterator[str]:
         meters = self.meters()
         for name, kind, text, value in _SIMPLE:
-            yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-            for meter in meters:
-                yield f"{name}{_labels(meter)} {_number(value(meter))}\n"
+            yield from _family(name, kind, text, ((_labels(meter), value(meter)) for meter in meters))
         for name, text, label, counts in _LABELLED:
-            yield f"# HELP {name} {text}\n# TYPE {name} counter\n"
-            for meter in meters:
-                for value_of_label, times in sorted(counts(meter).copy().items()):
-                    yield f"{name}{_labels(meter, **{label: value_of_label})} {times}\n"
+            held = ((meter, sorted(counts(meter).copy().items())) for meter in meters)
+            rows = ((_labels(meter, **{label: value}), times) for meter, items in held for value, times in items)
+            yield from _family(name, "counter", text, rows)
         for name, text in GAUGES.items():
-            found = [(meter, ask) for meter in meters if (ask := meter.gauges.get(name)) is not None]
-            yield f"# HELP tracecore_{name} {text}\n# TYPE tracecore_{name} gauge\n"
-            for meter, ask in found:
-                yield f"tracecore_{name}{_labels(meter)} {_number(ask())}\n"
-        queues = [meter for meter in meters if meter.queue_depth is not None]
-        name = "tracecore_component_queue_depth"
-        yield f"# HELP {name} What waits, in the unit of sending_queue.sizer.\n# TYPE {name} gauge\n"
-        for meter in queues:
-            yield f"{name}{_labels(meter)} {meter.queue_depth() if meter.queue_depth is not None else 0}\n"
-        name = "tracecore_component_queue_capacity"
-        yield f"# HELP {name} How much may wait, in the same unit.\n# TYPE {name} gauge\n"
-        for meter in queues:
-            yield f"{name}{_labels(meter)} {meter.queue_capacity}\n"
+            found = [(_labels(meter), ask()) for meter in meters if (ask := meter.gauges.get(name)) is not None]
+            yield from _family(f"tracecore_{name}", "gauge", text, found)
+        queues = [(meter, ask()) for meter in meters if (ask := meter.queue_depth) is not None]
+        name, text = "tracecore_component_queue", "in the unit of sending_queue.sizer."
+        depths = ((_labels(meter), depth) for meter, depth in queues)
+        yield from _family(f"{name}_depth", "gauge", f"What waits, {text}", depths)
+        capacities = ((_labels(meter), meter.queue_capacity) for meter, _ in queues)
+        yield from _family(f"{name}_capacity", "gauge", "How much may wait, in the same unit.", capacities)
         yield from self._latency(meters)
-        yield "# HELP tracecore_reloads_total Reloads of the configuration.\n# TYPE tracecore_reloads_total counter\n"
-        for outcome, times in self.reloads.items():
-            yield f'tracecore_reloads_total{{outcome="{outcome}"}} {times}\n'
-        yield "# HELP tracecore_start_time_seconds When the agent started.\n# TYPE tracecore_start_time_seconds gauge\n"
-        yield f"tracecore_start_time_seconds {self.started:.3f}\n"
-        yield "# HELP tracecore_process_resident_bytes Memory of the agent.\n"
-        yield f"# TYPE tracecore_process_resident_bytes gauge\ntracecore_process_resident_bytes {resident_bytes()}\n"
+        reloads = ((f'{{outcome="{outcome}"}}', times) for outcome, times in self.reloads.items())
+        yield from _family("tracecore_reloads_total", "counter", "Reloads of the configuration.", reloads)
+        started = [("", self.started)]
+        yield from _family("tracecore_start_time_seconds", "gauge", "When the agent started.", started)
+        resident = [("", resident_bytes())]
+        yield from _family("tracecore_process_resident_bytes", "gauge", "Memory of the agent.", resident)
 
     def _latency(self, meters: list[Meter]) -> Iterator[str]:
         name = "tracecore_component_latency_seconds"
@@ -220,6 +211,13 @@ class Telemetry:
                 total += times
                 yield f"{name}_bucket{_labels(meter, le=bound)} {total}\n"
             yield f"{name}_sum{_labels(meter)} {meter.latency_sum:.6f}\n{name}_count{_labels(meter)} {total}\n"
+
+
+def _family(name: str, kind: str, text: str, rows: Iterable[tuple[str, float]]) -> Iterator[str]:
+    """One metric: what it is, then its labels and values."""
+    yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+    for labels, value in rows:
+        yield f"{name}{labels} {value if isinstance(value, int) else format(value, '.3f')}\n"
 
 
 #: Counters with a label of their own: name, help, the label, and the counts by its values.
@@ -248,7 +246,3 @@ def _labels(meter: Meter, **more: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3f}"

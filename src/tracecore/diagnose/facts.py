@@ -15,6 +15,7 @@ from tracecore.facts.fold import fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.addresses import name_node
 from tracecore.signals.bundle.process_ranks import name_rank
 from tracecore.signals.bundle.reading import read
 from tracecore.signals.logs.selector import SelectAll, reports
@@ -95,6 +96,8 @@ def facts_of(
         if not TRIGGERS.isdisjoint(attributes):
             if stream.processes or stream.machine_ranks:
                 name_rank(attributes, stream)
+            if stream.nodes:
+                name_node(attributes, stream)
             yield from project(record, redact=redact)
     # What is known of kinds of lines is shared by all streams.
     counters.kinds_refused += _refused(selector) - refused

@@ -25,6 +25,7 @@ from tracecore.incidents.conclusion import Conclusion, conclude
 from tracecore.incidents.coverage import PART
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.excerpt import quoted
+from tracecore.incidents.insufficient import awaited
 from tracecore.patterns import catalogue
 from tracecore.signals.bundle.discovery import Bundle, discover
 from tracecore.signals.stamps import is_plausible
@@ -139,6 +140,9 @@ def judge(
             again = _concluded(bundle, more, end, second_look.again(patterns))
             if not _is_open(again):
                 facts, concluded = more, again
+    if waits := _awaited(concluded):
+        facts = sorted((*facts, *waits), key=_order)
+        concluded = _concluded(bundle, facts, end, patterns)
     verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
@@ -195,6 +199,14 @@ def _is_open(concluded: Conclusion) -> bool:
     if any(incident.root is not None for incident in concluded.finding.incidents):
         return False
     return not any(attempt.state in ("finished", "unended") for attempt in concluded.run.attempts.values())
+
+
+def _awaited(concluded: Conclusion) -> list[Fact]:
+    """Return reports of hangs in which only what the ranks left shows for whom the others wait."""
+    if any(incident.root is not None for incident in concluded.finding.incidents):
+        return []
+    run = concluded.run
+    return [fact for attempt in run.attempts.values() if (fact := awaited(attempt, run)) is not None]
 
 
 def _ranks(bundle: Bundle) -> set[int]:

@@ -58,6 +58,7 @@ from tracecore.facts.training import (
     NonFinite,
     Progress,
     RunFinished,
+    SlowRanks,
     StepStalled,
 )
 from tracecore.signals.record import Source
@@ -90,6 +91,7 @@ TYPES: tuple[type[Fact], ...] = (
     NonFinite,
     EvalAccuracy,
     RunFinished,
+    SlowRanks,
     ExceptionRaised,
     StackPrinted,
     FatalSignal,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import place, seconds, sentence, size
 
@@ -89,12 +91,17 @@ CONDITIONS = {
     "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
     "nvlinks_inactive": "some NVLinks are inactive",
     "unreadable": "nvidia-smi cannot read the GPU (ERR!)",
+    "lost": "nvidia-smi says that the GPU is lost",
     "hang": "a monitor reports a hang",
 }
 
 
 class GpuLost(Fact, frozen=True, kw_only=True):
-    """The driver says that the GPU has fallen off the bus, with or without an Xid number."""
+    """The driver says that the GPU has fallen off the bus, with or without an Xid number.
+
+    Args:
+        vendor: as in `GpuDriverError`.
+    """
 
     kind: ClassVar[str] = "kernel_event"
     layer: ClassVar[str] = "kernel"
@@ -102,6 +109,7 @@ class GpuLost(Fact, frozen=True, kw_only=True):
     varying: ClassVar[frozenset[str]] = frozenset({"detail"})
 
     detail: str | None = None
+    vendor: str | None = None
 
     def describe(self) -> str:
         return sentence(self, "GPU has fallen off the bus", self.detail)
@@ -113,6 +121,8 @@ class GpuDriverError(Fact, frozen=True, kw_only=True):
     Args:
         error: the vocabulary of `kernelevents.gpu.error`.
         process: the process it names.
+        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
+        device: the driver's own name of the device, where it gives no bus id.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -124,6 +134,8 @@ class GpuDriverError(Fact, frozen=True, kw_only=True):
     process: str | None = None
     pid: int | None = None
     detail: str | None = None
+    vendor: str | None = None
+    device: str | None = None
 
     def describe(self) -> str:
         return sentence(self, f"GPU driver: {self.error.replace('_', ' ')}", self.detail)
@@ -253,7 +265,7 @@ class AerError(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         where = f" in the {self.error_type}" if self.error_type else ""
-        return sentence(self, f"{self.severity} PCIe error{where}")
+        return _of_device(self, f"{self.severity} PCIe error{where}")
 
 
 class AerRecovery(Fact, frozen=True, kw_only=True):
@@ -270,7 +282,13 @@ class AerRecovery(Fact, frozen=True, kw_only=True):
     succeeded: bool
 
     def describe(self) -> str:
-        return sentence(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
+        return _of_device(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
+
+
+def _of_device(fact: Fact, what: str) -> str:
+    """Name the device, which is any of the PCI bus: a port that tells of it does not say that it is a GPU."""
+    device = f" at PCI device {fact.gpu}" if fact.gpu is not None else ""
+    return sentence(msgspec.structs.replace(fact, gpu=None), what + device)
 
 
 class PcieRateCollapse(Fact, frozen=True, kw_only=True):

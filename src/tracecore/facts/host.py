@@ -24,6 +24,7 @@ WORDS = {
     "file_system_full": "a file system is full",
     "memory_fragmented": "the machine has no large blocks of free memory left",
     "storage_cluster": "the storage cluster reports errors",
+    "memory_failure": "kernel: memory of the machine is damaged, and the kernel ended a process that used it",
     "memory_module": "memory of the machine has errors that cannot be corrected",
 }
 

@@ -15,8 +15,12 @@ CNI_REASONS = frozenset({"FailedCreatePodSandBox", "NetworkNotReady", "CNIError"
 PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 
 
+#: The reason with which a kubelet refuses a pod, for its devices among others.
+REFUSED = "UnexpectedAdmissionError"
 #: The reason of a node that does not answer Slurm.
 SLURM_DOWN = "SlurmDown"
+#: The reason of a node of which a launcher or scheduler (Ray, mpirun, Flux) says that it is gone.
+GIVEN_UP = "NodeDead"
 
 
 class PodEvicted(Fact, frozen=True, kw_only=True):

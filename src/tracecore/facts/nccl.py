@@ -33,6 +33,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         frame: the line of the program at which it waited, where a traceback tells.
         group_rank: its number in its group, where that is not its rank or its rank is not known.
         reporter: who speaks, where one process speaks for all (Horovod, JAX, a barrier, a launcher).
+        sign: what shows that the others wait for these ranks, where nobody says so.
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -58,6 +59,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     frame: str | None = None
     group_rank: int | None = None
     reporter: str | None = None
+    sign: str | None = None
 
     @property
     def awaits(self) -> bool:
@@ -68,6 +70,8 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
         if self.reporter is not None and self.missing:
             ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))}"
+            if self.sign is not None:
+                return sentence(self, f"the others wait for {ranks}: {self.sign}")
             return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
             parts = ["waited in vain in a collective over gloo"]
@@ -99,6 +103,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
         device: the network adapter, with its port where the line has it.
+        host: the machine or container as the library names it, of an error in setting up.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -110,6 +115,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
     peer: str | None = None
     detail: str | None = None
     device: str | None = None
+    host: str | None = None
 
     def describe(self) -> str:
         peer = f" with peer {self.peer}" if self.peer else ""
@@ -125,6 +131,8 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
         expected: of how many.
         endpoint: where it tried.
         interface: the socket interface it looked for.
+        claimed: the rank that two processes were given.
+        missing: ranks that did not come, where the line names them.
     """
 
     kind: ClassVar[str] = "rendezvous_failure"
@@ -137,11 +145,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     endpoint: str | None = None
     interface: str | None = None
     claimed: int | None = None
-
-    @property
-    def own(self) -> bool:
-        """It says nothing about the others: the port that this rank was to open is taken."""
-        return self.failure == "address_in_use"
+    missing: tuple[int, ...] = ()
 
     def describe(self) -> str:
         parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]

@@ -46,6 +46,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         origin: the rank in which it was raised, where this one only tells of it.
         loader_worker: number of the DataLoader worker process the exception comes from.
         pid: the process, where the line names it.
+        local_rank: rank on its host, where the rank is not known.
     """
 
     kind: ClassVar[str] = "exception"
@@ -63,9 +64,11 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     origin: int | None = None
     loader_worker: int | None = None
     pid: int | None = None
+    local_rank: int | None = None
 
     def describe(self) -> str:
         where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""
+        where += f" of local rank {self.local_rank}" if self.local_rank is not None else ""
         root = f" (from {self.root_type})" if self.root_type and self.root_type != self.type else ""
         return sentence(self, f"{self.type}{root}{where}", self.message)
 
@@ -76,6 +79,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
     Args:
         inner: the function it was in.
         file, line, function: innermost frame in user code.
+        waits: it was in a collective.
     """
 
     kind: ClassVar[str] = "stack"
@@ -86,6 +90,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    waits: bool = False
 
     @property
     def frame(self) -> str:
@@ -204,6 +209,7 @@ class CudaError(Fact, frozen=True, kw_only=True):
 
     Args:
         error: CUDA's own name in snake case without `cudaError`.
+        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
     """
 
     kind: ClassVar[str] = "cuda_error"
@@ -214,6 +220,7 @@ class CudaError(Fact, frozen=True, kw_only=True):
     error: str
     pid: int | None = None
     detail: str | None = None
+    vendor: str | None = None
 
     def describe(self) -> str:
         return sentence(self, f"CUDA error {self.error.replace('_', ' ')}", self.detail)

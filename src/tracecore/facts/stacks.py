@@ -28,16 +28,25 @@ _PACKAGES = sys.stdlib_module_names.union(
 )
 
 
+#: Modules whose functions return when the other ranks have come, too.
+_COLLECTIVES = re2.compile(
+    r"(?:^|/)(?:torch/distributed/(?:distributed_c10d|_functional_collectives|c10d_logger)|deepspeed/comm/\w+"
+    r"|horovod/\w+/(?:mpi_ops|functions)|jax/experimental/multihost_utils|oneccl_bindings_for_pytorch/\w+)\.py$"
+)
+
+
 class Standing(NamedTuple):
     """Position of a thread.
 
     Args:
         frame: innermost frame in user code; None where there is none.
         inner: the function it is in, which may be a library's.
+        waits: it is in a collective.
     """
 
     frame: Frame | None
     inner: str
+    waits: bool = False
 
 
 def parse(text: str) -> Standing | None:
@@ -54,7 +63,9 @@ def parse(text: str) -> Standing | None:
     if not frames:
         return None
     own = next((frame for frame in frames if _own(frame.file)), None)
-    return Standing(own, frames[0].function or "")
+    # What stands below a collective called it.
+    waits = _COLLECTIVES.search(frames[0].file) is not None
+    return Standing(own, frames[0].function or "", waits)
 
 
 def _frame(match: re2._Match) -> Frame:

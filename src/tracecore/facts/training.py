@@ -158,3 +158,31 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         return sentence(self, "the run says it is complete")
+
+
+class SlowRanks(Fact, frozen=True, kw_only=True):
+    """A report of a detector of slow ranks that runs beside the training.
+
+    Args:
+        reporter: whose report it is.
+        slow: the ranks that it names; empty where it finds none.
+        ratio: how many times as long as the fastest the slowest takes, where it says so.
+        machine: the machine of the rank, where it names one.
+    """
+
+    kind: ClassVar[str] = "slow_ranks"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"ratio"})
+
+    reporter: str
+    slow: tuple[int, ...] = ()
+    ratio: float | None = None
+    machine: str | None = None
+
+    def describe(self) -> str:
+        if not self.slow:
+            return sentence(self, f"{self.reporter} finds no rank slow")
+        ranks = f"rank{'s' if len(self.slow) > 1 else ''} {', '.join(map(str, self.slow))}"
+        times = f" ({self.ratio:.2f} times the fastest)" if self.ratio is not None else ""
+        return sentence(self, f"{self.reporter} finds {ranks} slow{times}")

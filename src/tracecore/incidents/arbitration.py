@@ -11,12 +11,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import re2
 
 from tracecore.facts import collective
 from tracecore.facts.gpu import GpuCondition
-from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
+from tracecore.facts.kubernetes import SLURM_DOWN, MountEvent, NodeReadiness
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence, rule_conditions
@@ -48,6 +50,10 @@ HISTORY: Final = 24 * 3600 * SECOND
 #: Verdicts of one attempt that are weighed against each other, the earliest causes first.
 WEIGHED: Final = 1_000
 
+#: What tells the pods of one job apart.
+_NUMBER: Final = re2.compile(r"-\d+$")
+#: Names in a sentence.
+_WORDS: Final = re2.compile(r"[\w.-]+")
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
@@ -170,19 +176,32 @@ def _attempt(
     elsewhere = [t for t in touches if attempt is not None and _is_elsewhere(t, attempt)]
     touches = _without(touches, elsewhere)
     notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
+    others = [t for t in touches if attempt is not None and _is_another_pods(t, touches, attempt)]
+    touches = _without(touches, others)
+    notes += [f"Of a pod that is not known to be the job's: {t.verdict.headline()}" for t in others]
+    taken = [t for t in touches if attempt is not None and _is_anothers_stop(t, attempt)]
+    touches = _without(touches, taken)
+    notes += [f"Nothing ties it to the job: {t.evidence[0].describe()}" for t in taken]
     listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
-    conditions = [t for t in touches if _is_only_a_condition(t, touches)]
+    conditions = [t for t in touches if _is_only_a_condition(t, touches, attempt)]
+    tied = "and nothing ties it to the job" if len(conditions) == len(touches) else "and nothing ties it to the failure"
     touches = _without(touches, conditions)
-    notes += [f"A condition of a GPU, and nothing ties it to the failure: {t.verdict.headline()}" for t in conditions]
+    notes += [f"A condition of a GPU, {tied}: {t.verdict.headline()}" for t in conditions]
     if not over:
         ended = state == "finished"
         survived = [
             t
             for t in touches
             if not _stands(t, attempt)
-            and (ended or _is_anothers(t, attempt) or _recovered(t, attempt) or _was_slow(t, attempt))
+            and (
+                ended
+                or _is_anothers(t, attempt)
+                or _recovered(t, attempt)
+                or _caught(t, attempt, run)
+                or _was_slow(t, attempt)
+            )
         ]
         touches = _without(touches, survived)
         unrelated = [t for t in touches if t.name == "host_oom" and _is_unrelated_kill(t, touches, attempt)]
@@ -306,6 +325,41 @@ def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
     return {node.partition(".")[0] for node in t.nodes}.isdisjoint(node.partition(".")[0] for node in attempt.nodes)
 
 
+def _is_another_pods(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
+    """Whether a pod whose lines were not read could not mount something, while the job made steps and then failed.
+
+    A pod that waits for its volumes has not begun: it is none of those that made the steps. One that is named like
+    them may be waited for, which makes no loss diverge.
+    """
+    if t.name != "storage_failure" or not all(isinstance(fact, MountEvent) for fact in t.evidence):
+        return False
+    running = attempt.pods | attempt.places.keys()
+    if not attempt.progress or not t.pods.isdisjoint(running):
+        return False
+    alike = {_NUMBER.sub("", pod) for pod in t.pods} & {_NUMBER.sub("", pod) for pod in running}
+    if alike and not any(o.name == "training_divergence" for o in touches):
+        return False
+    return any(o.verdict.role == "cause" and any(fact.layer == "stdout" for fact in o.evidence) for o in touches)
+
+
+def _is_anothers_stop(t: Footprint, attempt: JobAttempt) -> bool:
+    """Whether an autoscaler or a cloud takes a machine away, and nothing says that the job was on it."""
+    if t.name != "planned_stop" or t.pods or not all(map(_is_of_machine, t.evidence)):
+        return False
+    mine = {name.partition(".")[0] for name in (*attempt.nodes, *attempt.hosts, *attempt.places)}
+    if any(fact.node is not None and fact.node.partition(".")[0] in mine for fact in t.evidence):
+        return False
+    words = set(_WORDS.findall(" ".join(fact.detail or "" for fact in t.evidence if isinstance(fact, PlannedStop))))
+    return words.isdisjoint(pod.rpartition("/")[2] for pod in attempt.pods)
+
+
+def _is_of_machine(fact: Fact) -> bool:
+    """Whether somebody who looks after machines, and not after this job, says that one of them goes away."""
+    if not isinstance(fact, PlannedStop):
+        return False
+    return fact.requester == "autoscaler" or (fact.requester == "cloud" and fact.node is not None)
+
+
 def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
     """Whether a list of a cluster's nodes shows one that does not answer, which need not be one of the job's.
 
@@ -319,13 +373,27 @@ def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAtte
     return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
 
 
-def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint]) -> bool:
-    """Whether a table shows that a GPU is to be replaced, whenever that began, and something else went wrong."""
+def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
+    """Whether a table shows that a GPU is gone or to be replaced, and nothing that went wrong may follow from it.
 
-    def shown(o: Footprint) -> bool:
-        return all(isinstance(fact, GpuCondition) for fact in o.evidence)
+    Since when that holds nobody knows, nor whether the job used this GPU: beside a run that made steps and did not
+    fail it is trouble of the machine, and beside another failure, too. Of a GPU that is gone a hang may follow, and a
+    crash on a GPU.
+    """
+    if not _is_shown(t):
+        return False
+    well = attempt is not None and attempt.progress and attempt.state in ("finished", "unknown") and not attempt.stalls
+    if well and all(map(_is_shown, touches)):
+        return True
+    gone = any(isinstance(fact, GpuCondition) and fact.condition == "lost" for fact in t.evidence)
+    others = [o for o in touches if not _is_shown(o) and o.gpus.isdisjoint(t.gpus)]
+    if gone:
+        others = [o for o in others if o.verdict.role == "cause" and not rule_conditions.same_death(t, o)]
+    return bool(others)
 
-    return shown(t) and any(not shown(o) and o.gpus.isdisjoint(t.gpus) for o in touches)
+
+def _is_shown(t: Footprint) -> bool:
+    return all(isinstance(fact, GpuCondition) for fact in t.evidence)
 
 
 def _is_row(fact: Fact) -> bool:
@@ -375,6 +443,15 @@ def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
         step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
         for fact, step in last
     )
+
+
+def _caught(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
+    """Whether a process could get no more host memory and caught that, or a program that it tried, as later steps in
+    the same log tell where there are no times."""
+    if t.name != "host_oom" or attempt is None or not attempt.progress or (t.timed and attempt.timed):
+        return False
+    told = all(isinstance(fact, MemoryKillReport) and fact.reporter == "stdout" for fact in t.evidence)
+    return told and not any(fact in run.trouble for fact in t.evidence)
 
 
 def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:

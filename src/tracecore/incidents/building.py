@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.process import ExitStatus
+from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.incidents import pattern_groups, rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
@@ -50,6 +50,8 @@ def incident_of(
     timed = [t for t in whole if t.timed] or whole
     said = root.verdict.beside(_rest(root, symptoms, attempt, run))
     suspects = _suspects(root, said, symptoms, attempt)
+    if run.machine is not None and not suspects.nodes and root.name in ("gpu_fault", "hbm_ecc"):
+        suspects = msgspec.structs.replace(suspects, nodes=(run.machine,))
     hangs = any(t.name in HANGS for t in whole)
     return Incident(
         status="diagnosed",
@@ -97,6 +99,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         stacks=attempt.stacks if attempt is not None else {},
         reports=attempt.reports if attempt is not None else {},
         transport=_transport(root, run),
+        damaged=run.damaged,
         last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 
@@ -107,7 +110,9 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
-            if t.name == "worker_crash" and t.ranks and rule_conditions.same_death(root, t):
+            same = t.name == root.name == "gpu_fault"
+            same = same or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
+            if t.ranks and same:
                 ranks = t.suspects.ranks
                 break
     if not ranks and attempt is not None:
@@ -116,9 +121,13 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
-    local = said.fields().get("gen_ai.training.local_rank")
-    if not ranks and attempt is not None and not attempt.ranks and len(attempt.hosts) < 2 and isinstance(local, int):
-        ranks = (local,)  # where no rank is known and one machine speaks, nothing speaks of a second node
+    # An exception has one only where its launcher was told of several machines.
+    several = any(isinstance(fact, ExceptionRaised) and fact.local_rank is not None for fact in root.evidence)
+    local = said.fields().get("gen_ai.training.local_rank") if not several else None
+    if not ranks and attempt is not None and len(attempt.hosts) < 2 and isinstance(local, int):
+        # Where no rank is known and one machine speaks, nothing speaks of a second node; nor where the rank of that
+        # very number is the highest: those of a second node are higher.
+        ranks = (local,) if max(attempt.ranks, default=local) == local else ()
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
     # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does

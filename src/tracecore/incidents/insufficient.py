@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import re2
 
 from tracecore.facts.collective import named
 from tracecore.facts.fact import order
@@ -18,7 +19,7 @@ from tracecore.facts.wording import place, seconds
 from tracecore.facts.xid_catalog import entry as xid_entry
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Incident, origin
-from tracecore.patterns.contract import Suspects
+from tracecore.patterns.contract import LastLines, Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,15 +31,19 @@ if TYPE_CHECKING:
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+_NUMBERS: Final = re2.compile(r"\d+(?:\.\d+)?")
 #: Ranks whose last lines are looked at, and characters of one that are quoted.
 _ASKED: Final = 64
 _QUOTED: Final = 120
 #: Errors of the collective library that say themselves what is wrong.
 _TELLING: Final = {
-    "version_mismatch": "ranks run different versions of NCCL",
-    "no_network_provider": "the network plugin found no network that it can use",
-    "nvls_error": "NVLink SHARP could not be set up",
+    "version_mismatch": "The collectives could not be set up: ranks run different versions of NCCL",
+    "no_network_provider": "The collectives could not be set up: the network plugin found no network that it can use",
+    "nvls_error": "The collectives could not be set up: NVLink SHARP could not be set up",
+    "ib_completion_error": "A transfer between two ranks failed on the network, and nothing read here says why",
 }
+#: Of these, what either end of a connection may have caused: who complains is no suspect.
+_BETWEEN: Final = frozenset({"ib_completion_error"})
 #: Facts that say that something failed, and not what it was.
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
@@ -71,6 +76,33 @@ def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, 
     else:
         return None
     return _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
+
+
+def awaited(attempt: JobAttempt, run: JobRun) -> WatchdogReport | None:
+    """Return that the others wait for few ranks, as what all of them left shows; None where it does not.
+
+    Their processes were found alive, or printed where they stood before they were ended.
+    """
+    if attempt.state not in ("unended", "failed") or _missed(attempt) is not None:
+        return None
+    found = _apart(attempt)
+    if found is None and attempt.state == "unended":
+        found = _done_alone(attempt) if attempt.finished else _busy(attempt, run)
+    if found is None:
+        return None
+    sign, suspects, evidence = found
+    last = max(evidence, key=order)
+    return WatchdogReport(
+        time=last.time,
+        source=msgspec.structs.replace(last.source, ident=f"{last.uid}#awaited"),
+        job=attempt.job or None,
+        attempt=attempt.number,
+        approximate=last.approximate,
+        report="timeout",
+        reporter="what the ranks left",
+        missing=suspects.ranks,
+        sign=sign.partition(": ")[2],
+    )
 
 
 def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
@@ -202,7 +234,8 @@ def _told_by_library(run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None
     first = said[0]
     assert isinstance(first, NcclError)  # chosen above
     detail = f" ({first.detail})" if first.detail else ""
-    return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
+    suspects = Suspects() if first.error in _BETWEEN else Suspects.of(said[:1])
+    return f"{_TELLING[first.error]}{detail}", suspects, said
 
 
 def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
@@ -327,18 +360,39 @@ def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fac
     if len({step.step for step in steps.values()}) > 1:
         return None
     told = {rank: lines for rank in sorted(attempt.ranks) if (lines := run.last_lines(rank, attempt)) is not None}
-    busy = [lines for lines in told.values() if lines.doing is not None]
-    if len(told) < len(attempt.ranks) or not 0 < 2 * len(busy) < len(told):
+    if len(told) < len(attempt.ranks):
+        return None
+    busy = [lines for lines in told.values() if lines.doing is not None] or _spoke(list(told.values()))
+    if not 0 < 2 * len(busy) < len(told):
         return None
     who = named([lines.rank for lines in busy])
     words = busy[0].lines[-1][1][:_QUOTED]
     last = next(iter(steps.values())).step
+    did = f"{busy[0].doing} (“{words}”)" if busy[0].doing is not None else f"wrote “{words}”"
     headline = (
-        f"{_alive(len(attempt.alive))} still running when this was recorded: after step {last} {who} {busy[0].doing} "
-        f"(“{words}”), and the others said nothing"
+        f"{_alive(len(attempt.alive))} still running when this was recorded: after step {last} {who} {did}, and the "
+        f"others said nothing"
     )
     evidence = [steps[lines.rank] for lines in busy]
     return headline, Suspects(ranks=tuple(lines.rank for lines in busy)), evidence
+
+
+def _spoke(told: Sequence[LastLines]) -> list[LastLines]:
+    """Return the few ranks that wrote something new after the line with which the logs of the others end."""
+    ends = Counter(_shape(lines.lines[-1][1]) for lines in told)
+    ((usual, most),) = ends.most_common(1)
+    odd = [lines for lines in told if _shape(lines.lines[-1][1]) != usual]
+    if 2 * most <= len(told):
+        return []
+    before = [[_shape(text) for _, text in lines.lines[:-1]] for lines in odd]
+    alike = all(usual in shapes for shapes in before)
+    new = all(_shape(lines.lines[-1][1]) not in shapes for lines, shapes in zip(odd, before, strict=True))
+    return odd if alike and new else []
+
+
+def _shape(text: str) -> str:
+    """Return a line without its numbers, which differ from step to step and from rank to rank."""
+    return str(_NUMBERS.sub("0", text))
 
 
 def _alive(count: int) -> str:

@@ -31,7 +31,7 @@ EVENTS: Final = frozenset(
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
         "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
         "memory_module", "pcie_link_down", "health_check", "disk_failing", "memory_fragmented", "storage_cluster",
-        "prolog_failed", "maintenance_scheduled",
+        "prolog_failed", "maintenance_scheduled", "memory_failure",
     }
 )  # fmt: skip
 #: How a process died, by the kernel, told of processes that may be a job's.

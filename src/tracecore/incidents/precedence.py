@@ -287,12 +287,6 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
-        causes=("straggler",),
-        effects=("nccl_hang",),
-        bonds=("rank",),
-        reason="the rank that was late all along did not come at all",
-    ),
-    Rule(
         causes=MACHINE,
         effects=("worker_crash", "cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure", "pod_evicted"),
         bonds=("node", "gpu", "pod"),

@@ -26,8 +26,24 @@ def asked(cause: Footprint, effect: Footprint) -> bool:
     """The process died of being told to."""
     if died_of(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         return True
+    if gone(effect):
+        return _same_rank(cause, effect) and ((cause.timed and effect.timed) or taken_away(cause))
     kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
     return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
+
+
+def gone(touch: Footprint) -> bool:
+    """Somebody only noticed that a process is not there any more."""
+    return touch.name == "worker_crash" and "tracecore.launcher" in touch.fields
+
+
+def taken_away(stop: Footprint) -> bool:
+    """The machine was taken away on purpose, which no failure of a process brings about."""
+    return stop.fields.get("reason") in ("preempted", "spot", "maintenance", "drain")
+
+
+def _same_rank(cause: Footprint, effect: Footprint) -> bool:
+    return not cause.around or not effect.ranks or not cause.around.isdisjoint(effect.ranks)
 
 
 def died_of(effect: Footprint) -> str:
@@ -106,9 +122,13 @@ def stuck_there(cause: Footprint, effect: Footprint) -> bool:
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
 
+def _names_device(touch: Footprint) -> bool:
+    return bool(touch.gpus) or "kernelevents.gpu.device" in touch.fields
+
+
 def names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
     """The first knows which GPU it is; a line without a time stands some time after the one above it."""
-    if not cause.gpus or effect.gpus:
+    if not _names_device(cause) or _names_device(effect):
         return False
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
@@ -147,6 +167,8 @@ def is_late(cause: Footprint, effect: Footprint) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:
         return cause.first < effect.first
+    if gone(cause) and taken_away(effect):
+        return False
     orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}
     return True in orders or not orders
 
@@ -160,8 +182,11 @@ def same_death(cause: Footprint, crash: Footprint) -> bool:
     if share(cause, crash, "record") or share(cause, crash, "pid"):
         return True
     if cause.name in ("gpu_fault", "hbm_ecc"):
-        # The rank whose own log has the GPU error is the rank of the failed GPU.
-        return "CUDA error" in str(crash.fields.get("exception.message")) or "CUDA" in str(
-            crash.fields.get("exception.type")
+        # The rank whose own log has the GPU error is the rank of the failed GPU. Where the driver has names of its own
+        # for devices, the program's errors have none that tell, and the rank that failed first is the one.
+        return (
+            "kernelevents.gpu.device" in cause.fields
+            or "CUDA error" in str(crash.fields.get("exception.message"))
+            or "CUDA" in str(crash.fields.get("exception.type"))
         )
     return cause.name == "host_oom" and not cause.ranks and died_of(crash) == "SIGKILL"

@@ -12,9 +12,9 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
-from tracecore.facts.host import SlurmState
-from tracecore.facts.kubernetes import ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
+from tracecore.facts.gpu import AerError, AerRecovery, GpuLost, NvlinkRate, Sxid, Xid
+from tracecore.facts.host import HostEvent, SlurmState
+from tracecore.facts.kubernetes import REFUSED, ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
@@ -47,7 +47,9 @@ _TROUBLES = (
     MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
 )  # fmt: skip
 #: What a program may catch, or its libraries get over.
-_SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
+_SURVIVABLE = (
+    ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, LoaderError, MemoryKillReport, NcclError, RendezvousFailure,
+)  # fmt: skip
 #: A rank stands still when it reports nothing for so many times its longest pause before.
 PAUSES = 2
 SECOND = 1_000_000_000
@@ -92,6 +94,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         places: ranks seen in each pod and on each node, by its name.
         nodes: machines of the job, where a scheduler lists all of them.
         hosts: machines whose lines were read.
+        pods: pods whose lines were read.
     """
 
     job: str
@@ -118,6 +121,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
     nodes: set[str] = msgspec.field(default_factory=set)
     hosts: set[str] = msgspec.field(default_factory=set)
+    pods: set[str] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -150,6 +154,8 @@ class JobRun(msgspec.Struct, kw_only=True):
         end: end of the recording.
         trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
         transport: what was measured of the links, ports and connections between ranks, oldest first.
+        damaged: reports of processes that the kernel ended for damaged memory, oldest first.
+        machine: the only one whose kubelet refuses a pod, which it does where a GPU failed.
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
 
@@ -157,6 +163,8 @@ class JobRun(msgspec.Struct, kw_only=True):
     end: int
     trouble: list[Fact] = msgspec.field(default_factory=list)
     transport: list[Fact] = msgspec.field(default_factory=list)
+    damaged: list[HostEvent] = msgspec.field(default_factory=list)
+    machine: str | None = None
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -211,13 +219,27 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     for offsets in steps.values():
         offsets.sort()
     started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
+    recovered = {fact.node: fact.end for fact in facts if isinstance(fact, AerRecovery) and fact.succeeded}
     trouble = [
         fact
         for fact in facts
-        if _is_trouble(fact) and _stands(fact, progress, steps) and not _was_pulled(fact, started)
+        if _is_trouble(fact)
+        and _stands(fact, progress, steps)
+        and not _was_pulled(fact, started)
+        and not _came_back(fact, recovered)
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
-    return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+    damaged = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "memory_failure"]
+    refused = [fact for fact in facts if isinstance(fact, WorkloadEvent) and fact.reason == REFUSED]
+    machines = {fact.node for fact in refused if fact.node}
+    return JobRun(
+        attempts=attempts,
+        end=end,
+        trouble=trouble[:_TROUBLE],
+        transport=transport[-_TROUBLE:],
+        damaged=damaged[-_TROUBLE:],
+        machine=machines.pop() if len(machines) == 1 else None,
+    )
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
@@ -255,6 +277,11 @@ def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
     return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
 
 
+def _came_back(fact: Fact, recovered: dict[str | None, int]) -> bool:
+    """Whether the kernel says, after a PCIe error, that the device recovered."""
+    return isinstance(fact, AerError) and recovered.get(fact.node, -1) >= fact.time
+
+
 def _is_trouble(fact: Fact) -> bool:
     """Whether a run in which this was seen is unlikely to have gone on, whatever the cause."""
     if isinstance(fact, Progress):
@@ -279,6 +306,8 @@ def _is_trouble(fact: Fact) -> bool:
 def _take(attempt: JobAttempt, fact: Fact) -> None:
     if fact.node and fact.layer == "stdout":
         attempt.hosts.add(fact.node)
+    if fact.pod and fact.layer == "stdout":
+        attempt.pods.add(fact.pod)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -364,6 +393,8 @@ def _settle(attempt: JobAttempt) -> None:
     attempt.unseen -= attempt.ranks
     # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
+    # A rank that made a step after it could not join has joined.
+    attempt.bad = [fact for fact in attempt.bad if not (isinstance(fact, RendezvousFailure) and _joined(attempt, fact))]
     # A stall that a later step ended was only slow. One that is not much longer than other pauses may be none.
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact) and not _is_usual(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
@@ -378,7 +409,18 @@ def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
         return False
     if last.source.path == stack.source.path and (last.approximate or stack.approximate):
         return stack.count == 1 and last.source.offset > stack.source.offset
-    return last.end > stack.end
+    # A file without times, as py-spy writes it, ends when the bundle does: its lines stand a moment before that.
+    return last.end > stack.end + (SECOND // 10 if stack.approximate else 0)
+
+
+def _joined(attempt: JobAttempt, failure: RendezvousFailure) -> bool:
+    """Whether a rank reported a step after it could not join; in one log, without ranks, whether anybody did."""
+    last = attempt.last_steps.get(-1 if failure.rank is None else failure.rank)
+    if last is None or last.step is None:
+        return False
+    if last.source.path == failure.source.path:
+        return last.source.offset > failure.source.offset
+    return not failure.approximate and not last.approximate and last.time > failure.end
 
 
 def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
@@ -392,6 +434,10 @@ def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
-    """Whether the same rank reported a step after it had stood still."""
+    """Whether the rank reported a step after it had stood still; any rank, where a checkpoint's lines name none."""
+    if not isinstance(stall, StepStalled):
+        return False
     last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
-    return isinstance(stall, StepStalled) and last is not None and last.time > stall.end
+    if last is None and stall.rank is None and stall.phase == "checkpoint":
+        last = max(attempt.last_steps.values(), key=lambda step: step.time, default=None)
+    return last is not None and last.time > stall.end

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracecore.ottl.errors import OttlCompileError, OttlError, OttlRuntimeError, OttlSyntaxError
-    from tracecore.ottl.parser import parse, parse_condition, parse_value_expression
-    from tracecore.ottl.processor import Processor
-    from tracecore.ottl.runner import evaluate, transform
-
-__all__ = [
-    "OttlCompileError",
-    "OttlError",
-    "OttlRuntimeError",
-    "OttlSyntaxError",
-    "Processor",
-    "evaluate",
-    "parse",
-    "parse_condition",
-    "parse_value_expression",
-    "transform",
-]
+    from tracecore.ottl.errors import OttlCompileError as OttlCompileError
+    from tracecore.ottl.errors import OttlError as OttlError
+    from tracecore.ottl.errors import OttlRuntimeError as OttlRuntimeError
+    from tracecore.ottl.errors import OttlSyntaxError as OttlSyntaxError
+    from tracecore.ottl.parser import parse as parse
+    from tracecore.ottl.parser import parse_condition as parse_condition
+    from tracecore.ottl.parser import parse_value_expression as parse_value_expression
+    from tracecore.ottl.processor import Processor as Processor
+    from tracecore.ottl.runner import evaluate as evaluate
+    from tracecore.ottl.runner import transform as transform
 
 _HOMES = {
     "OttlCompileError": "errors",

@@ -18,7 +18,7 @@ from tracecore.ottl.values import Value, go_type
 if TYPE_CHECKING:
     from tracecore.ottl.expressions import Compiler
 
-_ArgumentNode: TypeAlias = tree.Expression | tree.Lambda | tree.FunctionName
+_ArgumentNode: TypeAlias = tree.Expression | tree.FunctionName
 
 _LITERAL_KINDS: Final[dict[type, str]] = {
     str: "a string",
@@ -179,15 +179,6 @@ class Calls:
         if kind.name == "FunctionGetter":
             binding.constant = False
             return self.by_name(node)
-        if kind.name == "LambdaExpression":
-            binding.constant = False
-            if not isinstance(node, tree.Lambda):
-                raise OttlCompileError("must be a lambda expression")
-            return self.compiler.function(node)
-        if kind.name == "Enum":
-            if not isinstance(node, tree.Symbol):
-                raise OttlCompileError("must be an Enum")
-            return self.compiler.symbol(node.name, node.offset)
         if kind.path:
             binding.constant = False
             if not isinstance(node, tree.Path):

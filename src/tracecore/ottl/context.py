@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-_NO_LOCALS: Final[dict[str, Any]] = {}
+from typing import Any
 
 
 class Context:
@@ -18,10 +16,10 @@ class Context:
         parent: what `item` is nested in, where a context can reach it: the metric of a data point, the span of a
             span event.
         cache: scratch space of the statements, shared by the statements that run on this record.
-        siblings: the list that `item` is in, where functions may add to it (new metrics); None for a lone record.
+        siblings: the list that `item` is in, to which functions add new metrics.
     """
 
-    __slots__ = ("cache", "item", "locals", "parent", "resource", "scope", "siblings")
+    __slots__ = ("cache", "item", "parent", "resource", "scope", "siblings")
 
     def __init__(
         self,
@@ -36,7 +34,5 @@ class Context:
         self.scope = scope
         self.item = item
         self.parent = parent
-        self.siblings = siblings
+        self.siblings: list[dict[str, Any]] = [] if siblings is None else siblings
         self.cache: dict[str, Any] = {} if cache is None else cache
-        # Values of lambda parameters, by name, while a lambda runs. Replaced then, and never changed in place.
-        self.locals: dict[str, Any] = _NO_LOCALS

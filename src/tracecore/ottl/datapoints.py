@@ -13,7 +13,7 @@ from typing import Any, Final
 from tracecore.ottl import fields
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlTypeError
-from tracecore.ottl.fields import Field, Owner, expect
+from tracecore.ottl.fields import Field, Owner, Record, expect
 from tracecore.ottl.keys import Keys
 from tracecore.ottl.signature import GetSetter
 from tracecore.ottl.values import Value, copy_value, go_type
@@ -97,58 +97,45 @@ def _number(kind: type[int] | type[float]) -> Field:
     """The value of a number data point. One point holds one number: setting the other kind replaces it."""
     suffix, other = ("int", "double") if kind is int else ("double", "int")
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            point = owner(ctx)
-            value = point.get(f"as_{suffix}", point.get(f"value_{suffix}"))
-            return kind() if value is None else value
+    def read(point: Record) -> Value:
+        value = point.get(f"as_{suffix}", point.get(f"value_{suffix}"))
+        return kind() if value is None else value
 
-        def set(ctx: Context, value: Value) -> None:
-            number = expect(value, kind)
-            point = owner(ctx)
-            stem = "value" if "value_int" in point or "value_double" in point else "as"
-            point.pop(f"{stem}_{other}", None)
-            point[f"{stem}_{suffix}"] = number
+    def write(point: Record, value: Value) -> None:
+        number = expect(value, kind)
+        stem = "value" if "value_int" in point or "value_double" in point else "as"
+        point.pop(f"{stem}_{other}", None)
+        point[f"{stem}_{suffix}"] = number
 
-        return GetSetter(get, set)
-
-    return field
+    return fields.plain(read, write)
 
 
-def _type(owner: Owner, keys: Keys) -> GetSetter:
-    def get(ctx: Context) -> Value:
-        return TYPES.index(metric_type(owner(ctx)))
-
-    def set(ctx: Context, value: Value) -> None:
-        """Changing the type is ignored, as in the Collector."""
-
-    return GetSetter(get, set)
+def _keep_type(metric: Record, value: Value) -> None:
+    """Changing the type is ignored, as in the Collector."""
 
 
-def _data_points(owner: Owner, keys: Keys) -> GetSetter:
-    def get(ctx: Context) -> Value:
-        return data_of(owner(ctx)).setdefault("data_points", []) if metric_type(owner(ctx)) else None
+def _data_points(metric: Record) -> Value:
+    return data_of(metric).setdefault("data_points", []) if metric_type(metric) else None
 
-    def set(ctx: Context, value: Value) -> None:
-        if not metric_type(owner(ctx)):
-            return
-        if value is not None and not isinstance(value, list):
-            raise OttlTypeError(f"expects data points but got {go_type(value)}")
-        data = data_of(owner(ctx))
-        if value is not data.get("data_points"):
-            data["data_points"] = copy_value(value or [])
 
-    return GetSetter(get, set)
+def _set_data_points(metric: Record, value: Value) -> None:
+    if not metric_type(metric):
+        return
+    if value is not None and not isinstance(value, list):
+        raise OttlTypeError(f"expects data points but got {go_type(value)}")
+    data = data_of(metric)
+    if value is not data.get("data_points"):
+        data["data_points"] = copy_value(value or [])
 
 
 METRIC_FIELDS: Final[dict[str, Field]] = {
     "name": fields.scalar("name", str),
     "description": fields.scalar("description", str),
     "unit": fields.scalar("unit", str),
-    "type": _type,
+    "type": fields.plain(lambda metric: TYPES.index(metric_type(metric)), _keep_type),
     "aggregation_temporality": _of_metric(fields.scalar("aggregation_temporality", int, bits=-32), _TEMPORAL),
     "is_monotonic": _of_metric(fields.scalar("is_monotonic", bool), ("sum",)),
-    "data_points": _data_points,
+    "data_points": fields.plain(_data_points, _set_data_points),
     "metadata": fields.mapping("metadata"),
 }
 

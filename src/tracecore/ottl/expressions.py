@@ -13,7 +13,7 @@ from tracecore.ottl.constants import NO_RECORD, fold, folded, is_constant, is_fo
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import ContextType
 from tracecore.ottl.errors import OttlCompileError, OttlError, OttlTypeError, nearest
-from tracecore.ottl.keys import Keys, index_result
+from tracecore.ottl.keys import Keys
 from tracecore.ottl.signature import MISSING, Function, GetSetter, RawGetter, constant, constant_value
 from tracecore.ottl.values import Value, go_type
 
@@ -26,7 +26,6 @@ class Compiler:
         self.context = context
         self.qualified = qualified
         self.calls = Calls(self, functions)
-        self.scopes: list[frozenset[str]] = []
 
     def located(self, offset: int, make: Callable[[], Any]) -> Any:
         try:
@@ -39,7 +38,7 @@ class Compiler:
 
     # Values.
 
-    def value(self, node: tree.Expression | tree.Lambda | tree.FunctionName) -> RawGetter:
+    def value(self, node: tree.Expression | tree.FunctionName) -> RawGetter:
         match node:
             case tree.Literal(value):
                 return constant(value)
@@ -57,8 +56,6 @@ class Compiler:
                 return self.list_value(items)
             case tree.MapLiteral(entries):
                 return self.map_value(entries)
-            case tree.Lambda(_, _, offset):
-                raise self.error("lambda expressions can only be passed to function arguments that accept them", offset)
             case tree.FunctionName(name, offset):
                 raise self.error(f"a value is wanted here, not the function {name}", offset)
 
@@ -114,8 +111,6 @@ class Compiler:
 
     def path(self, node: tree.Path) -> GetSetter:
         first = node.segments[0]
-        if any(first.name in names for names in self.scopes):
-            return self.local(node)
         names = tuple(segment.name for segment in node.segments)
         prefix = self.context.name
         has_prefix = len(names) > 1 and not first.keys and first.name in self.context.owners
@@ -152,46 +147,6 @@ class Compiler:
     def keys(self, keys: tuple[tree.Expression, ...]) -> Keys:
         return tuple(self.value(key) for key in keys)
 
-    def local(self, node: tree.Path) -> GetSetter:
-        """A parameter of a lambda around this path."""
-        name, text = node.segments[0].name, tree.unparse(node)
-        if len(node.segments) > 1:
-            raise self.error(f'local identifier "{text}" cannot use "." to access nested fields', node.offset)
-        keys = self.keys(node.segments[0].keys)
-
-        def get(ctx: Context) -> Value:
-            value = ctx.locals[name]
-            return index_result(ctx, value, keys) if keys else value
-
-        def set(ctx: Context, value: Value) -> None:
-            raise OttlTypeError(f'local identifier "{text}" cannot be set')
-
-        return GetSetter(get, set)
-
-    def function(self, node: tree.Lambda) -> Callable[..., Value]:
-        for position, name in enumerate(node.parameters):
-            if name != "_" and name in node.parameters[:position]:
-                raise self.error(f'duplicate local identifier "{name}"', node.offset)
-        self.scopes.append(frozenset(node.parameters) - {"_"})
-        body = (
-            self.condition(node.body)
-            if isinstance(node.body, (tree.Comparison, tree.Not, tree.And, tree.Or))
-            else self.value(node.body)
-        )
-        self.scopes.pop()
-        parameters = node.parameters
-
-        def call(ctx: Context, *values: Value) -> Value:
-            outer = ctx.locals
-            ctx.locals = {**outer, **dict(zip(parameters, values, strict=False))}
-            try:
-                return body(ctx)
-            finally:
-                ctx.locals = outer
-
-        call.ottl_arity = len(parameters)  # type: ignore[attr-defined]
-        return call
-
     # Conditions.
 
     def condition(self, node: tree.Condition) -> Callable[[Context], bool]:
@@ -227,17 +182,6 @@ class Compiler:
         a, b = constant_value(first), constant_value(second)
         if a is not MISSING and b is not MISSING and not is_folded(first) and not is_folded(second):
             return constant(compare(a, b))
-        # A string is equal to no value of another type in Python either, so the commonest guards need no dispatch.
-        if type(b) is str and op == "==":
-            return lambda ctx: bool(first(ctx) == b)
-        if type(b) is str and op == "!=":
-            return lambda ctx: bool(first(ctx) != b)
-        if b is None and op == "==":
-            return lambda ctx: (value := first(ctx)) is None or (type(value) is bytes and not value)
-        if b is None and op == "!=":
-            return lambda ctx: (value := first(ctx)) is not None and (type(value) is not bytes or bool(value))
-        if b is not MISSING:
-            return lambda ctx: compare(first(ctx), b)
         return lambda ctx: compare(first(ctx), second(ctx))
 
 
@@ -266,13 +210,5 @@ def joined(conditions: list[Callable[[Context], bool]], *, until: bool) -> Calla
         return constant(not until)
     if len(open_ended) == 1:
         return open_ended[0]
-    if len(open_ended) == 2:
-        first, second = open_ended
-        if until:
-            return lambda ctx: first(ctx) or second(ctx)
-        return lambda ctx: first(ctx) and second(ctx)
-
-    def run(ctx: Context) -> bool:
-        return any(one(ctx) for one in open_ended) if until else all(one(ctx) for one in open_ended)
-
-    return run
+    holds = any if until else all
+    return lambda ctx: holds(one(ctx) for one in open_ended)

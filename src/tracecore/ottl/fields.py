@@ -1,13 +1,14 @@
 """Read and write the fields of a record: one factory for each kind of field.
 
-Each factory is given what selects the dictionary a field lives in (`owner`), and gives a `GetSetter`. Fields that a
-record leaves out have their zero value, as in OTLP.
+A factory gives a `Field`: told what selects the dictionary that the field lives in (`owner`), that gives a `GetSetter`.
+Fields that a record leaves out have their zero value, as in OTLP.
 """
 
 from __future__ import annotations
 
 import binascii
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from tracecore.ottl.context import Context
@@ -26,7 +27,8 @@ from tracecore.ottl.values import (
     wrap_int64,
 )
 
-Owner: TypeAlias = Callable[[Context], dict[str, Any]]
+Record: TypeAlias = dict[str, Any]
+Owner: TypeAlias = Callable[[Context], Record]
 #: Makes the accessor of a field for the keys it is indexed with.
 Field: TypeAlias = Callable[[Owner, Keys], GetSetter]
 
@@ -52,58 +54,52 @@ def expect(value: Value, kind: type) -> Value:
     raise OttlTypeError(f"expects {_GO_NAMES[kind]} but got {go_type(value)}")
 
 
+def plain(read: Callable[[Record], Value], write: Callable[[Record, Value], None]) -> Field:
+    """A field that only depends on the dictionary it lives in."""
+
+    def field(owner: Owner, keys: Keys) -> GetSetter:
+        return GetSetter(lambda ctx: read(owner(ctx)), lambda ctx, value: write(owner(ctx), value))
+
+    return field
+
+
 def scalar(name: str, kind: type, *, bits: int = 0) -> Field:
     """A string, integer, float or boolean. `bits` is the width an integer is cut to (negative: signed)."""
     zero = kind()
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            value = owner(ctx).get(name)
-            return zero if value is None else value
+    def read(record: Record) -> Value:
+        value = record.get(name)
+        return zero if value is None else value
 
-        def set(ctx: Context, value: Value) -> None:
-            number = expect(value, kind)
-            if bits > 0:
-                number &= (1 << bits) - 1
-            elif bits < 0:
-                half = 1 << (-bits - 1)
-                number = (number + half) % (2 * half) - half
-            owner(ctx)[name] = number
+    def write(record: Record, value: Value) -> None:
+        number = expect(value, kind)
+        if bits > 0:
+            number &= (1 << bits) - 1
+        elif bits < 0:
+            half = 1 << (-bits - 1)
+            number = (number + half) % (2 * half) - half
+        record[name] = number
 
-        return GetSetter(get, set)
-
-    return field
+    return plain(read, write)
 
 
 def unix_nano(name: str) -> Field:
     """A time as integer nanoseconds."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return wrap_int64(owner(ctx).get(name) or 0)
+    def write(record: Record, value: Value) -> None:
+        record[name] = expect(value, int) & _UINT64
 
-        def set(ctx: Context, value: Value) -> None:
-            owner(ctx)[name] = expect(value, int) & _UINT64
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: wrap_int64(record.get(name) or 0), write)
 
 
 def time(name: str) -> Field:
     """The same time as a `Time`."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return Time(wrap_int64(owner(ctx).get(name) or 0))
+    def write(record: Record, value: Value) -> None:
+        nanos = expect(value, Time).unix_nano
+        record[name] = 0 if nanos == ZERO_TIME_NANO else nanos & _UINT64
 
-        def set(ctx: Context, value: Value) -> None:
-            nanos = expect(value, Time).unix_nano
-            owner(ctx)[name] = 0 if nanos == ZERO_TIME_NANO else nanos & _UINT64
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: Time(wrap_int64(record.get(name) or 0)), write)
 
 
 def identifier(name: str, kind: type[TraceID] | type[SpanID]) -> Field:
@@ -111,17 +107,14 @@ def identifier(name: str, kind: type[TraceID] | type[SpanID]) -> Field:
     size = 16 if kind is TraceID else 8
     zero = kind(size)
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            text = owner(ctx).get(name)
-            return kind(_unhex(text, size)) if text else zero
+    def read(record: Record) -> Value:
+        text = record.get(name)
+        return kind(_unhex(text, size)) if text else zero
 
-        def set(ctx: Context, value: Value) -> None:
-            owner(ctx)[name] = value.hex() if any(expect(value, kind)) else ""
+    def write(record: Record, value: Value) -> None:
+        record[name] = value.hex() if any(expect(value, kind)) else ""
 
-        return GetSetter(get, set)
-
-    return field
+    return plain(read, write)
 
 
 def identifier_text(name: str, kind: type[TraceID] | type[SpanID]) -> Field:
@@ -129,20 +122,17 @@ def identifier_text(name: str, kind: type[TraceID] | type[SpanID]) -> Field:
     size = 16 if kind is TraceID else 8
     what = "trace ids must be 32" if kind is TraceID else "span ids must be 16"
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            text = owner(ctx).get(name)
-            return _unhex(text, size).hex() if text else "00" * size
+    def read(record: Record) -> Value:
+        text = record.get(name)
+        return _unhex(text, size).hex() if text else "00" * size
 
-        def set(ctx: Context, value: Value) -> None:
-            if len(expect(value, str)) != 2 * size:
-                raise OttlRuntimeError(f"{what} hex characters")
-            raw = _unhex(value, size)
-            owner(ctx)[name] = raw.hex() if any(raw) else ""
+    def write(record: Record, value: Value) -> None:
+        if len(expect(value, str)) != 2 * size:
+            raise OttlRuntimeError(f"{what} hex characters")
+        raw = _unhex(value, size)
+        record[name] = raw.hex() if any(raw) else ""
 
-        return GetSetter(get, set)
-
-    return field
+    return plain(read, write)
 
 
 def _unhex(text: Value, size: int) -> bytes:
@@ -161,11 +151,17 @@ def _unhex(text: Value, size: int) -> bytes:
 def mapping(name: str) -> Field:
     """A map such as `attributes`, whole or indexed."""
 
+    def whole_map(record: Record, value: Value) -> None:
+        if value is not record.get(name):
+            record[name] = as_map(value)
+
+    whole = plain(lambda record: held_map(record, name), whole_map)
+
     def field(owner: Owner, keys: Keys) -> GetSetter:
         if not keys:
-            return _whole_map(name, owner)
+            return whole(owner, keys)
         if len(keys) == 1 and isinstance(key := constant_value(keys[0]), str):
-            return _map_entry(name, owner, key)
+            return entry(key, lambda ctx: owner(ctx).get(name), lambda ctx: held_map(owner(ctx), name))
 
         def get(ctx: Context) -> Value:
             try:
@@ -184,6 +180,27 @@ def mapping(name: str) -> Field:
     return field
 
 
+def entry(key: str, found: Callable[[Context], Record | None], made: Owner) -> GetSetter:
+    """The common case, `attributes["key"]`.
+
+    Args:
+        found: gives the map, if there is one.
+        made: gives the map, and makes it where there is none.
+    """
+
+    def get(ctx: Context) -> Value:
+        held = found(ctx)
+        return held.get(key) if held else None
+
+    def set(ctx: Context, value: Value) -> None:
+        if isinstance(value, (str, int, float)):
+            made(ctx)[key] = value
+        else:
+            set_keyed(ctx, made(ctx), (lambda ctx: key,), value)
+
+    return GetSetter(get, set)
+
+
 def prefixed(prefix: str, error: OttlError) -> OttlError:
     """The same error, saying first what failed because of it."""
     error.message = f"{prefix}: {error.message}"
@@ -200,18 +217,6 @@ def held_map(holder: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _whole_map(name: str, owner: Owner) -> GetSetter:
-    def get(ctx: Context) -> Value:
-        return held_map(owner(ctx), name)
-
-    def set(ctx: Context, value: Value) -> None:
-        holder = owner(ctx)
-        if value is not holder.get(name):
-            holder[name] = as_map(value)
-
-    return GetSetter(get, set)
-
-
 def as_map(value: Value) -> dict[str, Any]:
     """A copy of a map to replace another one with; nil is the empty map."""
     if value is None:
@@ -222,62 +227,22 @@ def as_map(value: Value) -> dict[str, Any]:
     return copied
 
 
-def _map_entry(name: str, owner: Owner, key: str) -> GetSetter:
-    """The common case, `attributes["key"]`."""
-
-    def get(ctx: Context) -> Value:
-        found = owner(ctx).get(name)
-        return found.get(key) if found else None
-
-    keys = (_always(key),)
-
-    def set(ctx: Context, value: Value) -> None:
-        if isinstance(value, (str, int, float)):
-            held_map(owner(ctx), name)[key] = value
-        else:
-            set_keyed(ctx, held_map(owner(ctx), name), keys, value)
-
-    return GetSetter(get, set)
-
-
-def _always(key: str) -> Callable[[Context], Value]:
-    return lambda ctx: key
-
-
 def cache(owner: Owner, keys: Keys) -> GetSetter:
     """The scratch map of the statements that run on a record."""
-    if not keys:
+    if len(keys) == 1 and isinstance(key := constant_value(keys[0]), str):
+        return entry(key, attrgetter("cache"), attrgetter("cache"))
+    if keys:
+        return GetSetter(
+            lambda ctx: get_keyed(ctx, ctx.cache, keys), lambda ctx, value: set_keyed(ctx, ctx.cache, keys, value)
+        )
 
-        def get_all(ctx: Context) -> Value:
-            return ctx.cache
+    def set_all(ctx: Context, value: Value) -> None:
+        if value is not ctx.cache:
+            replacement = as_map(value)
+            ctx.cache.clear()
+            ctx.cache.update(replacement)
 
-        def set_all(ctx: Context, value: Value) -> None:
-            if value is not ctx.cache:
-                replacement = as_map(value)
-                ctx.cache.clear()
-                ctx.cache.update(replacement)
-
-        return GetSetter(get_all, set_all)
-
-    def get(ctx: Context) -> Value:
-        return get_keyed(ctx, ctx.cache, keys)
-
-    def get_entry(ctx: Context) -> Value:
-        return ctx.cache.get(key)
-
-    def set(ctx: Context, value: Value) -> None:
-        set_keyed(ctx, ctx.cache, keys, value)
-
-    def set_entry(ctx: Context, value: Value) -> None:
-        if isinstance(value, (str, int, float)):
-            ctx.cache[key] = value
-        else:
-            set_keyed(ctx, ctx.cache, keys, value)
-
-    key = constant_value(keys[0])
-    if len(keys) == 1 and isinstance(key, str):
-        return GetSetter(get_entry, set_entry)
-    return GetSetter(get, set)
+    return GetSetter(attrgetter("cache"), set_all)
 
 
 def body(owner: Owner, keys: Keys) -> GetSetter:
@@ -308,141 +273,91 @@ def body(owner: Owner, keys: Keys) -> GetSetter:
     return GetSetter(get, set)
 
 
-def body_text(owner: Owner, keys: Keys) -> GetSetter:
-    """The body of a log record as text."""
+def _set_body_text(record: Record, value: Value) -> None:
+    record["body"] = expect(value, str)
 
-    def get(ctx: Context) -> Value:
-        return as_string(owner(ctx).get("body"))
 
-    def set(ctx: Context, value: Value) -> None:
-        owner(ctx)["body"] = expect(value, str)
-
-    return GetSetter(get, set)
+#: The body of a log record as text.
+body_text = plain(lambda record: as_string(record.get("body")), _set_body_text)
 
 
 def records(name: str) -> Field:
     """A list of sub-records, such as a span's events. Replaced as a whole; nil empties it."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return owner(ctx).setdefault(name, [])
+    def write(record: Record, value: Value) -> None:
+        if value is None:
+            record[name] = []
+        elif not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise OttlTypeError(f"expects a list of {name} but got {go_type(value)}")
+        elif value is not record.get(name):
+            record[name] = copy_value(value)
 
-        def set(ctx: Context, value: Value) -> None:
-            holder = owner(ctx)
-            if value is None:
-                holder[name] = []
-            elif not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-                raise OttlTypeError(f"expects a list of {name} but got {go_type(value)}")
-            elif value is not holder.get(name):
-                holder[name] = copy_value(value)
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: record.setdefault(name, []), write)
 
 
 def numbers(name: str, kind: type) -> Field:
     """A list of numbers, such as the bucket counts of a histogram."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return list(owner(ctx).get(name) or ())
+    def write(record: Record, value: Value) -> None:
+        if value is not None and not isinstance(value, list):
+            raise OttlTypeError(f"cannot set a slice of {_GO_NAMES[kind]} from a value type: {go_type(value)}")
+        for item in value or ():
+            if type(item) is not kind:
+                raise OttlTypeError(f"invalid value type provided for a slice of {_GO_NAMES[kind]}: {go_type(item)}")
+        record[name] = list(value or ())
 
-        def set(ctx: Context, value: Value) -> None:
-            if value is not None and not isinstance(value, list):
-                raise OttlTypeError(f"cannot set a slice of {_GO_NAMES[kind]} from a value type: {go_type(value)}")
-            for item in value or ():
-                if type(item) is not kind:
-                    raise OttlTypeError(
-                        f"invalid value type provided for a slice of {_GO_NAMES[kind]}: {go_type(item)}"
-                    )
-            owner(ctx)[name] = list(value or ())
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: list(record.get(name) or ()), write)
 
 
 def inside(name: str, field: Field) -> Field:
     """A field of a nested record, such as `status.code`."""
-
-    def nested(owner: Owner, keys: Keys) -> GetSetter:
-        def inner(ctx: Context) -> dict[str, Any]:
-            return held_map(owner(ctx), name)
-
-        return field(inner, keys)
-
-    return nested
+    return lambda owner, keys: field(lambda ctx: held_map(owner(ctx), name), keys)
 
 
 def whole(name: str) -> Field:
     """A nested record as one value, such as `status`."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return held_map(owner(ctx), name)
+    def write(record: Record, value: Value) -> None:
+        if value is None:
+            raise OttlTypeError("setting a value to nil is not supported")
+        if not isinstance(value, dict):
+            raise OttlTypeError(f"expects a {name} but got {go_type(value)}")
+        if value is not record.get(name):
+            record[name] = copy_value(value)
 
-        def set(ctx: Context, value: Value) -> None:
-            if not isinstance(value, dict):
-                raise OttlTypeError(
-                    "setting a value to nil is not supported"
-                    if value is None
-                    else f"expects a {name} but got {go_type(value)}"
-                )
-            holder = owner(ctx)
-            if value is not holder.get(name):
-                holder[name] = copy_value(value)
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: held_map(record, name), write)
 
 
 def names(name: str, table: tuple[str, ...], what: str) -> Field:
     """An integer shown as one of a few names, such as a span's kind."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            number = owner(ctx).get(name) or 0
-            return table[number] if isinstance(number, int) and 0 <= number < len(table) else ""
+    def read(record: Record) -> Value:
+        number = record.get(name) or 0
+        return table[number] if isinstance(number, int) and 0 <= number < len(table) else ""
 
-        def set(ctx: Context, value: Value) -> None:
-            if expect(value, str) not in table:
-                raise OttlRuntimeError(f"unknown {what}, {value}")
-            owner(ctx)[name] = table.index(value)
+    def write(record: Record, value: Value) -> None:
+        if expect(value, str) not in table:
+            raise OttlRuntimeError(f"unknown {what}, {value}")
+        record[name] = table.index(value)
 
-        return GetSetter(get, set)
-
-    return field
+    return plain(read, write)
 
 
 def bounded(name: str, limit: int) -> Field:
     """An integer from zero to a limit, checked."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return owner(ctx).get(name) or 0
+    def write(record: Record, value: Value) -> None:
+        if not 0 <= expect(value, int) <= limit:
+            raise OttlRuntimeError(f"value {value} is out of range for uint32")
+        record[name] = value
 
-        def set(ctx: Context, value: Value) -> None:
-            if not 0 <= expect(value, int) <= limit:
-                raise OttlRuntimeError(f"value {value} is out of range for uint32")
-            owner(ctx)[name] = value
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: record.get(name) or 0, write)
 
 
 def read_only(name: str) -> Field:
-    """Return what a statement may look at and not change."""
+    """A field that a statement may look at and not change."""
 
-    def field(owner: Owner, keys: Keys) -> GetSetter:
-        def get(ctx: Context) -> Value:
-            return owner(ctx).get(name)
+    def write(record: Record, value: Value) -> None:
+        raise OttlRuntimeError(f'the "{name}" path cannot be modified')
 
-        def set(ctx: Context, value: Value) -> None:
-            raise OttlRuntimeError(f'the "{name}" path cannot be modified')
-
-        return GetSetter(get, set)
-
-    return field
+    return plain(lambda record: record.get(name), write)

@@ -47,7 +47,7 @@ def infer_context(nodes: Iterable[tree.Statement | tree.Condition], candidates: 
     ambiguous: set[str] = set()
     best = ""
     for node in nodes:
-        for path in tree.free_paths(node):
+        for path in tree.paths(node):
             if prefix := prefix_of(path):
                 best = min(filter(None, (best, prefix)), key=_rank)
         for part in tree.walk(node):
@@ -115,7 +115,7 @@ def qualify(source: str, node: tree.Node, context: str, known: Collection[str] |
         known: the names that count as contexts; by default those that paths of this context may start with.
     """
     names = CONTEXTS[context].owners if known is None else known
-    offsets = sorted(path.offset for path in tree.free_paths(node) if prefix_of(path) not in names)
+    offsets = sorted(path.offset for path in tree.paths(node) if prefix_of(path) not in names)
     parts, left = [], 0
     for offset in offsets:
         parts.append(source[left:offset])

@@ -20,7 +20,6 @@ from tracecore.ottl.tree import (
     Condition,
     Expression,
     FunctionName,
-    Lambda,
     ListLiteral,
     Literal,
     MapLiteral,
@@ -40,7 +39,7 @@ MAX_DEPTH: Final = 64
 MAX_OPERATORS: Final = 200
 
 _MATH: Final = (Path, Call, Unary, Binary)
-_AFTER_VALUE: Final = ("OpComparison", "OpAddSub", "OpMultDiv", "LambdaArrow")
+_AFTER_VALUE: Final = ("OpComparison", "OpAddSub", "OpMultDiv")
 
 
 def parse(statement: str) -> Statement:
@@ -67,7 +66,7 @@ def parse_condition(condition: str) -> Condition:
     return node
 
 
-def parse_value_expression(expression: str) -> Expression | Lambda:
+def parse_value_expression(expression: str) -> Expression:
     """The tree of a value: a literal, a path, a call, arithmetic."""
     parser = _Parser(expression, "expression")
     node = parser.value()
@@ -219,8 +218,7 @@ class _Parser:
 
     # Values.
 
-    def value(self) -> Expression | Lambda:
-        """Any value. A lambda is one here; the compiler says where it may stand."""
+    def value(self) -> Expression:
         token = self.token
         self.enter()
         try:
@@ -232,8 +230,6 @@ class _Parser:
                     return self.map()
                 case "Punct" if token.text == "[":
                     return self.list()
-                case "LParen" if self.at_lambda():
-                    return self.function()
                 case "Uppercase" if not self.at_call():
                     self.index += 1
                     if self.at("Lowercase"):
@@ -242,12 +238,6 @@ class _Parser:
             return self.sum()
         finally:
             self.leave()
-
-    def expression(self) -> Expression:
-        node = self.value()
-        if isinstance(node, Lambda):
-            raise self.error("a lambda can only be an argument of a function", node.offset)
-        return node
 
     def literal(self, token: Token) -> Literal:
         match token.kind:
@@ -274,10 +264,10 @@ class _Parser:
         start = self.take("Punct", "[")
         items: list[Expression] = []
         if not self.at("Punct", "]"):
-            items.append(self.expression())
+            items.append(self.value())
             while self.at("Punct", ","):
                 self.index += 1
-                items.append(self.expression())
+                items.append(self.value())
         self.take("Punct", "]", '"," or "]"')
         return ListLiteral(tuple(items), start.offset)
 
@@ -287,30 +277,11 @@ class _Parser:
         while not self.at("RBrace"):
             key = self.take("String", wanted='a string key or "}"')
             self.take("Colon", ":")
-            entries.append((unquote(key, self.source), self.expression()))
+            entries.append((unquote(key, self.source), self.value()))
             if self.at("Punct", ","):
                 self.index += 1
         self.index += 1
         return MapLiteral(tuple(entries), start.offset)
-
-    def at_lambda(self) -> bool:
-        close = self.closing.get(self.index)
-        return close is not None and self.kind_at(close + 1) == "LambdaArrow"
-
-    def function(self) -> Lambda:
-        start = self.take("LParen", "(")
-        parameters: list[str] = []
-        while not self.at("RParen"):
-            if parameters:
-                self.take("Punct", ",", '"," or ")"')
-            token = self.token
-            if token.kind not in ("Lowercase", "Underscore"):
-                raise self.unexpected("a parameter name")
-            self.index += 1
-            parameters.append(token.text)
-        self.index += 1
-        self.take("LambdaArrow", "=>")
-        return Lambda(tuple(parameters), self.condition_or_value(), start.offset)
 
     # Arithmetic.
 
@@ -381,17 +352,17 @@ class _Parser:
     def condition(self) -> Condition:
         return self.require_condition(self.condition_or_value())
 
-    def condition_or_value(self) -> Condition | Expression | Lambda:
+    def condition_or_value(self) -> Condition | Expression:
         """A condition; or a value, where what is read is only that."""
         self.enter()
         node = self.junction("OpOr")
         self.leave()
         return node
 
-    def conjunction(self) -> Condition | Expression | Lambda:
+    def conjunction(self) -> Condition | Expression:
         return self.junction("OpAnd")
 
-    def junction(self, kind: str) -> Condition | Expression | Lambda:
+    def junction(self, kind: str) -> Condition | Expression:
         inner = self.conjunction if kind == "OpOr" else self.negation
         start = self.token
         first = inner()
@@ -403,7 +374,7 @@ class _Parser:
             operands.append(self.require_condition(inner()))
         return (Or if kind == "OpOr" else And)(tuple(operands), start.offset)
 
-    def require_condition(self, node: Condition | Expression | Lambda) -> Condition:
+    def require_condition(self, node: Condition | Expression) -> Condition:
         """Return what was just read must be a condition; otherwise a comparison operator is missing behind it."""
         match node:
             case Comparison() | Not() | And() | Or():
@@ -414,14 +385,14 @@ class _Parser:
                 return node
         raise self.unexpected("a comparison such as ==")
 
-    def negation(self) -> Condition | Expression | Lambda:
+    def negation(self) -> Condition | Expression:
         token = self.token
         if token.kind != "OpNot":
             return self.comparison()
         self.index += 1
         return Not(self.require_condition(self.comparison()), token.offset)
 
-    def comparison(self) -> Condition | Expression | Lambda:
+    def comparison(self) -> Condition | Expression:
         start = self.token
         if start.kind == "LParen" and not self.at_parenthesised_value():
             return self.group()
@@ -430,16 +401,14 @@ class _Parser:
             return left
         operator = self.token
         self.index += 1
-        if isinstance(left, Lambda):
-            raise self.error("a lambda cannot be compared", left.offset)
-        return Comparison(operator.text, left, self.expression(), start.offset)
+        return Comparison(operator.text, left, self.value(), start.offset)
 
     def at_parenthesised_value(self) -> bool:
-        """The parentheses that open here can only be part of a value: an operator or an arrow follows them."""
+        """The parentheses that open here can only be part of a value: an operator follows them."""
         close = self.closing.get(self.index)
         return close is not None and self.kind_at(close + 1) in _AFTER_VALUE
 
-    def group(self) -> Condition | Expression | Lambda:
+    def group(self) -> Condition | Expression:
         """Parentheses that no operator follows: around a condition, or around arithmetic where a value may stand."""
         self.take("LParen", "(")
         node = self.condition_or_value()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracecore.ottl import tree
 from tracecore.ottl.compile import Program, compile_condition, compile_statement
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
@@ -67,47 +66,18 @@ class CompiledGroup:
         return False, failed
 
 
-def compile_group(
-    statements: Sequence[str],
-    *,
-    signal: str,
-    context: str = "",
-    conditions: Sequence[str] = (),
-    error_mode: str = "ignore",
-    shared_cache: bool = False,
-) -> CompiledGroup:
-    """Compile one group.
+@dataclass(frozen=True, slots=True)
+class GroupSource:
+    """A group of statements as a configuration has it.
 
     Args:
-        statements: their text.
         signal: `logs`, `metrics` or `traces`.
+        statements: their text.
         context: whose paths those without prefix are; when empty it is inferred, and every path must have a prefix.
         conditions: the group runs on records for which any of them holds.
         error_mode: see `transform`.
         shared_cache: see `CompiledGroup`.
     """
-    trees = [parse(statement) for statement in statements]
-    condition_trees = [parse_condition(condition) for condition in conditions]
-    qualified = not context
-    if context:
-        name = context_type(context.lower()).name
-        if name not in SIGNALS[signal]:
-            raise OttlCompileError(f'the context "{context}" is none of {signal}: {", ".join(SIGNALS[signal])}')
-    else:
-        nodes: list[tree.Statement | tree.Condition] = [*trees, *condition_trees]
-        name = infer_context(nodes, SIGNALS[signal])
-    return CompiledGroup(
-        name,
-        tuple(compile_statement(node, name, qualified=qualified) for node in trees),
-        tuple((text, compile_condition(text, name, qualified=qualified)) for text in conditions),
-        check_error_mode(error_mode),
-        shared_cache,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSource:
-    """A group of statements as a configuration has it; the arguments are those of `compile_group`."""
 
     signal: str
     statements: tuple[str, ...]
@@ -117,13 +87,25 @@ class GroupSource:
     shared_cache: bool = False
 
     def compile(self) -> CompiledGroup:
-        return compile_group(
-            self.statements,
-            signal=self.signal,
-            context=self.context,
-            conditions=self.conditions,
-            error_mode=self.error_mode,
-            shared_cache=self.shared_cache,
+        """Compile the group.
+
+        Raises:
+            OttlError: a statement or condition is wrong.
+        """
+        trees = [parse(statement) for statement in self.statements]
+        qualified, contexts = not self.context, SIGNALS[self.signal]
+        if self.context:
+            name = context_type(self.context.lower()).name
+            if name not in contexts:
+                raise OttlCompileError(f'the context "{self.context}" is none of {self.signal}: {", ".join(contexts)}')
+        else:
+            name = infer_context([*trees, *map(parse_condition, self.conditions)], contexts)
+        return CompiledGroup(
+            name,
+            tuple(compile_statement(node, name, qualified=qualified) for node in trees),
+            tuple((text, compile_condition(text, name, qualified=qualified)) for text in self.conditions),
+            check_error_mode(self.error_mode),
+            self.shared_cache,
         )
 
 

@@ -14,8 +14,7 @@ A converter that only needs the values of its arguments is a plain function of t
 A parameter's name is the name of the OTTL argument; a default makes it optional. Its annotation decides how an argument
 is bound: a `...Getter` accepts any value expression and checks its type on each call, when the expression is constant
 already while compiling; `Setter`, `GetSetter`, `PMapGetSetter` and `PSliceGetSetter` want a path; `str`, `int`,
-`float`, `bool` and `bytes` want a literal; `Enum` a symbol; `FunctionGetter` the name of a converter;
-`LambdaExpression` a lambda; `list[X]` a list literal of any of these.
+`float` and `bool` want a literal; `FunctionGetter` the name of a converter; `list[X]` a list literal of any of these.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlTypeError
+from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.values import (
     Duration,
     Time,
     Value,
-    as_string,
     float_to_int,
     go_type,
     parse_bool,
@@ -46,7 +44,6 @@ from tracecore.ottl.values import (
 )
 
 RawGetter: TypeAlias = Callable[[Context], Value]
-Editor: TypeAlias = Callable[[Context], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,14 @@ def _exact(want: type, name: str) -> Callable[[Value], Value]:
         raise OttlTypeError(f"expected {name} but got {go_type(value, 'nil')}")
 
     return check
+
+
+_text = _exact(str, "string")
+
+
+def _utf8(value: Value) -> bytes:
+    data: bytes = _text(value).encode("utf-8", "surrogateescape")
+    return data
 
 
 def _string_like(value: Value) -> str | None:
@@ -144,17 +149,12 @@ def _bytes_like(value: Value) -> bytes | None:
 Getter: TypeAlias = Annotated[Callable[[Context], Value], ArgumentKind("Getter")]
 StringGetter: TypeAlias = Annotated[Callable[[Context], str], ArgumentKind("StringGetter", _exact(str, "string"))]
 IntGetter: TypeAlias = Annotated[Callable[[Context], int], ArgumentKind("IntGetter", _exact(int, "int64"))]
-FloatGetter: TypeAlias = Annotated[Callable[[Context], float], ArgumentKind("FloatGetter", _exact(float, "float64"))]
-BoolGetter: TypeAlias = Annotated[Callable[[Context], bool], ArgumentKind("BoolGetter", _exact(bool, "bool"))]
 TimeGetter: TypeAlias = Annotated[Callable[[Context], Time], ArgumentKind("TimeGetter", _exact(Time, "time"))]
 DurationGetter: TypeAlias = Annotated[
     Callable[[Context], Duration], ArgumentKind("DurationGetter", _exact(Duration, "duration"))
 ]
 PMapGetter: TypeAlias = Annotated[
     Callable[[Context], dict[str, Any]], ArgumentKind("PMapGetter", _exact(dict, "pcommon.Map"))
-]
-PSliceGetter: TypeAlias = Annotated[
-    Callable[[Context], list[Any]], ArgumentKind("PSliceGetter", _exact(list, "pcommon.Slice"))
 ]
 # The `Like` getters convert what they can, and give None for nil.
 StringLikeGetter: TypeAlias = Annotated[Callable[[Context], str | None], ArgumentKind("StringLikeGetter", _string_like)]
@@ -168,6 +168,8 @@ ByteSliceLikeGetter: TypeAlias = Annotated[
 # The same as values, for `value_converter`.
 AnyValue: TypeAlias = Annotated[Any, ArgumentKind("Getter")]
 String: TypeAlias = Annotated[str, ArgumentKind("StringGetter", _exact(str, "string"))]
+#: A string as its bytes.
+Utf8: TypeAlias = Annotated[bytes, ArgumentKind("StringGetter", _utf8)]
 Int: TypeAlias = Annotated[int, ArgumentKind("IntGetter", _exact(int, "int64"))]
 TimeValue: TypeAlias = Annotated[Time, ArgumentKind("TimeGetter", _exact(Time, "time"))]
 DurationValue: TypeAlias = Annotated[Duration, ArgumentKind("DurationGetter", _exact(Duration, "duration"))]
@@ -185,13 +187,11 @@ PSliceGetSetter: TypeAlias = Annotated[
     GetSetter, ArgumentKind("PSliceGetSetter", _exact(list, "pcommon.Slice"), path=True)
 ]
 
-Enum: TypeAlias = Annotated[int, ArgumentKind("Enum")]
 #: A converter passed by name: give it the getter of its one argument, and it gives its own getter.
 FunctionGetter: TypeAlias = Annotated[Callable[[RawGetter], RawGetter], ArgumentKind("FunctionGetter")]
-#: A lambda: called with the context and one value for each of its parameters. `arity(lambda_)` says how many it has.
-LambdaExpression: TypeAlias = Annotated[Callable[..., Value], ArgumentKind("LambdaExpression")]
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
+_Prepared = TypeVar("_Prepared")
 
 MISSING: Any = inspect.Parameter.empty
 
@@ -272,7 +272,7 @@ def converter(name: str, *, pure: bool = True, contexts: tuple[str, ...] = ()) -
     return _declare(name, pure=pure, contexts=contexts)
 
 
-def value_converter(name: str) -> Callable[[_Made], _Made]:
+def value_converter(name: str, *, contexts: tuple[str, ...] = ()) -> Callable[[_Made], _Made]:
     """Declare a converter as a plain function of its arguments' values:
 
     @value_converter("HasPrefix")
@@ -294,9 +294,20 @@ def value_converter(name: str) -> Callable[[_Made], _Made]:
 
             return run
 
-        return typing.cast("_Made", _declare(name, pure=True, contexts=())(make))
+        return typing.cast("_Made", _declare(name, pure=True, contexts=contexts)(make))
 
     return mark
+
+
+def value_converters(kind: Any, *rows: tuple[str, str, Callable[..., Value]]) -> list[Callable[..., Any]]:
+    """Declare converters of one argument: the name of each, what it does, and the function of the argument's value."""
+    made = []
+    for name, help, compute in rows:
+        (argument,) = inspect.signature(compute).parameters
+        compute.__annotations__ = {argument: kind}
+        compute.__doc__ = help
+        made.append(value_converter(name)(compute))
+    return made
 
 
 def _declare(name: str, *, pure: bool, contexts: tuple[str, ...]) -> Callable[[_Made], _Made]:
@@ -314,7 +325,8 @@ def declared(modules: Iterable[ModuleType]) -> dict[str, Function]:
     """
     functions: dict[str, Function] = {}
     for module in modules:
-        for made in vars(module).values():
+        held = [one for value in vars(module).values() for one in (value if isinstance(value, list) else [value])]
+        for made in held:
             function = getattr(made, "ottl_function", None)
             if not isinstance(function, Function) or function.make.__module__ != module.__name__:
                 continue
@@ -351,56 +363,13 @@ def checked(getter: RawGetter, convert: Callable[[Value], Value]) -> RawGetter:
     return get
 
 
-def arity(function: LambdaExpression) -> int:
-    """The number of a lambda's parameters."""
-    count: int = getattr(function, "ottl_arity", -1)
-    return count
-
-
-def require_arity(function: LambdaExpression, count: int) -> None:
-    """Refuse a lambda with another number of parameters."""
-    if arity(function) != count:
-        raise OttlCompileError(f"lambda should be defined with exactly {count} formal(s), but has {arity(function)}")
-
-
-__all__ = [
-    "MISSING",
-    "ArgumentKind",
-    "BoolGetter",
-    "BoolLikeGetter",
-    "ByteSliceLikeGetter",
-    "Context",
-    "DurationGetter",
-    "Editor",
-    "Enum",
-    "FloatGetter",
-    "FloatLikeGetter",
-    "Function",
-    "FunctionGetter",
-    "GetSetter",
-    "Getter",
-    "IntGetter",
-    "IntLikeGetter",
-    "LambdaExpression",
-    "PMapGetSetter",
-    "PMapGetter",
-    "PSliceGetSetter",
-    "PSliceGetter",
-    "Parameter",
-    "PathGetSetter",
-    "RawGetter",
-    "Setter",
-    "StringGetter",
-    "StringLikeGetter",
-    "TimeGetter",
-    "Value",
-    "arity",
-    "as_string",
-    "checked",
-    "constant",
-    "constant_value",
-    "converter",
-    "declared",
-    "editor",
-    "require_arity",
-]
+def prepared(getter: RawGetter, make: Callable[[Any], _Prepared]) -> Callable[[Context], _Prepared]:
+    """Return a function that gives what is made of an argument: made now if it is constant, else for each record."""
+    value = constant_value(getter)
+    if value is MISSING:
+        return lambda ctx: make(getter(ctx))
+    try:
+        made = make(value)
+    except OttlRuntimeError as error:
+        raise OttlCompileError(error.message) from error
+    return lambda ctx: made

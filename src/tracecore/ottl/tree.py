@@ -76,7 +76,7 @@ class Argument(_Node, frozen=True, eq=False):
     """An argument of a call; `name` is empty for a positional one."""
 
     name: str
-    value: Expression | FunctionName | Lambda
+    value: Expression | FunctionName
     offset: int = 0
 
 
@@ -101,14 +101,6 @@ class Binary(_Node, frozen=True, eq=False):
     op: str
     left: Expression
     right: Expression
-    offset: int = 0
-
-
-class Lambda(_Node, frozen=True, eq=False):
-    """`(a, b) => body`; a parameter named `_` is ignored."""
-
-    parameters: tuple[str, ...]
-    body: Expression | Condition | Lambda
     offset: int = 0
 
 
@@ -145,7 +137,7 @@ class Statement(_Node, frozen=True, eq=False):
 Expression: TypeAlias = Literal | Symbol | ListLiteral | MapLiteral | Path | Call | Unary | Binary
 # A constant condition is a boolean Literal; a Call is one that gives a boolean.
 Condition: TypeAlias = Comparison | Not | And | Or | Call | Literal
-Node: TypeAlias = Expression | Condition | Statement | Argument | Lambda | FunctionName | Segment
+Node: TypeAlias = Expression | Condition | Statement | Argument | FunctionName | Segment
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -171,8 +163,6 @@ def children(node: Node) -> tuple[Node, ...]:
             return (left, right)
         case And(operands) | Or(operands):
             return operands
-        case Lambda(_, body):
-            return (body,)
     return ()
 
 
@@ -183,11 +173,6 @@ def walk(node: Node) -> Iterator[Node]:
         current = pending.pop()
         yield current
         pending.extend(reversed(children(current)))
-
-
-def path_text(path: Path) -> str:
-    """A path as it is quoted in messages."""
-    return unparse(path)
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -270,8 +255,6 @@ def unparse(node: Node) -> str:
             return " and ".join(_boolean(operand, And, Or) for operand in operands)
         case Or(operands):
             return " or ".join(_boolean(operand, Or) for operand in operands)
-        case Lambda(parameters, body):
-            return f"({', '.join(parameters)}) => {unparse(body)}"
     raise TypeError(f"not a node: {node!r}")
 
 
@@ -296,11 +279,6 @@ def body_pattern(call: Call, name: str = "IsMatch") -> str | None:
     return pattern.value if isinstance(pattern, Literal) and isinstance(pattern.value, str) else None
 
 
-def free_paths(node: Node, bound: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """The paths of a node that lead into a record: all but the parameters of lambdas around them."""
-    if isinstance(node, Path) and node.segments[0].name not in bound:
-        yield node
-    if isinstance(node, Lambda):
-        bound |= frozenset(node.parameters) - {"_"}
-    for child in children(node):
-        yield from free_paths(child, bound)
+def paths(node: Node) -> Iterator[Path]:
+    """The paths of a node, in the order they are written."""
+    return (part for part in walk(node) if isinstance(part, Path))

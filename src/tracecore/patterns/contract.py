@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import msgspec
 
 from tracecore.facts.fact import Fact
+from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.signals.record import Source
@@ -215,6 +216,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         stacks: where each rank stood, where that was printed and no step followed.
         reports: what the watchdog of each rank said of collectives that did not end.
         transport: what was measured of the links, ports and connections between the ranks, in words.
+        damaged: the kernel's reports of processes that it ended for damaged memory.
         last_lines: gives the last lines of a rank's log.
     """
 
@@ -225,6 +227,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
     reports: Mapping[int, Sequence[WatchdogReport]] = msgspec.field(default_factory=dict)
     transport: tuple[str, ...] = ()
+    damaged: Sequence[HostEvent] = ()
     last_lines: Callable[[int], LastLines | None] = _unquoted
 
 

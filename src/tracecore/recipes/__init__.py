@@ -20,7 +20,7 @@ from tracecore.positioned_yaml import At
 #: are written into worker output as often as into files of their own, so both layers look for them; a kubelet's stand
 #: in the journal of its node or in a file of their own.
 FILES: dict[str, tuple[str, ...]] = {
-    "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml"),
+    "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml", "quoted.yaml"),
     "kernel": ("kernel.yaml", "kubelet.yaml"),
     "kubernetes": ("kubernetes.yaml", "kubelet.yaml"),
     "metrics": ("metrics.yaml",),

@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tracecore.agent.memory import tune
-from tracecore.agent.receivers.otlp import address
+from tracecore.agent.options import address
 from tracecore.agent.tls import ServerTls
 from tracecore.notify.config import FileError, NotificationConfig, read
 from tracecore.notify.notifier import Notifier

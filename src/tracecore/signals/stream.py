@@ -47,6 +47,8 @@ class Stream(msgspec.Struct, kw_only=True):
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
+        nodes: names of machines by their addresses, as files of the bundle give them.
+        ahead: what is added to its times, nanoseconds: its clock is of another zone than the text around it.
     """
 
     path: str
@@ -63,6 +65,8 @@ class Stream(msgspec.Struct, kw_only=True):
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None
+    nodes: dict[str, str] = msgspec.field(default_factory=dict)
+    ahead: int = 0
 
 
 class Counters(msgspec.Struct):

@@ -12,9 +12,8 @@ from tracecore.agent.configuration import ConfigurationError
 from tracecore.agent.document import ConfigProblem, ConfigReport, load
 from tracecore.agent.kafka.client import Connection, NotEmpty
 from tracecore.agent.kafka.partitions import COPIES
-from tracecore.agent.options import SECOND, Duration, Interval, Secret, decode
+from tracecore.agent.options import SECOND, Duration, Interval, Secret, address, decode
 from tracecore.agent.processors.patterndetector import options as detector
-from tracecore.agent.receivers.otlp import address
 from tracecore.store.database import StoreError, default_url
 from tracecore.store.opening import parsed
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from tracecore.agent.memory import tune
-from tracecore.agent.receivers.otlp import address
+from tracecore.agent.options import address
 from tracecore.agent.web import OwnServer
 from tracecore.store.store import Store
 from tracecore.stream.config import WorkerOptions

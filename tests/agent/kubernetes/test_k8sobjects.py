@@ -15,7 +15,8 @@ from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.receivers import k8sobjects
-from tracecore.agent.receivers.k8sobjects import Backlog, FeedVersions, K8sObjects, Object, Options
+from tracecore.agent.receivers.delivery import DeliveredPositions
+from tracecore.agent.receivers.k8sobjects import Backlog, K8sObjects, Object, Options
 from tracecore.agent.telemetry import Meter
 
 Until = Callable[..., Any]
@@ -220,13 +221,13 @@ def test_a_lone_large_object_goes_through_a_small_backlog() -> None:
 
 
 def test_positions_follow_the_order_of_sending() -> None:
-    positions = FeedVersions()
-    first, second = positions.send({"a": "1"}), positions.send({"a": "2", "b": "9"})
+    reached: dict[str, str] = {}
+    positions = DeliveredPositions(reached.update)
+    first, second = positions.ack({"a": "1"}), positions.ack({"a": "2", "b": "9"})
     second.release()
-    assert positions.news() == {}
+    assert reached == {}
     first.release()
-    assert positions.news() == {"a": "2", "b": "9"}
-    assert positions.news() == {}
+    assert reached == {"a": "2", "b": "9"}
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ RAISED = """\
 ({0}) KeyError: 'labels'
 """
 
+ABORTED = "terminate called without an active exception"
+
 
 def suspected(folder: Path, **logs: str) -> tuple[int, ...]:
     for name, text in logs.items():
@@ -60,6 +62,22 @@ def test_the_controller_lists_its_workers(tmp_path: Path, who: str, ranks: tuple
 def test_a_worker_says_its_rank(tmp_path: Path, said: str) -> None:
     who = "WorkerDict pid=771"
     assert suspected(tmp_path, driver=f"({who}) {said}\n" + RAISED.format(who)) == (3,)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I0301 10:00:01.519922 2223 train.py:20] distributed init (rank 3): env://, world size 4",
+        "[rank3]:[W301 10:00:01.106 ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called",
+        "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8",
+    ],
+)
+@pytest.mark.parametrize(("pid", "ranks"), [(2223, (3,)), (2224, ())])
+def test_a_process_says_its_rank_in_a_journal(tmp_path: Path, said: str, pid: int, ranks: tuple[int, ...]) -> None:
+    lines = [f"Mar  1 10:00:01 node-3 trainer[2223]: {said}"]
+    lines += [f"Mar  1 10:00:{step:02} node-3 trainer[{pid}]: step {step} loss=0.{90 - step}" for step in range(10, 20)]
+    lines += [f"Mar  1 10:00:30 node-3 trainer[{pid}]: {line}" for line in ("pure virtual method called", ABORTED)]
+    assert suspected(tmp_path, journal="\n".join(lines)) == ranks
 
 
 @pytest.mark.parametrize("said", ["waits for [rank 3]", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"])
@@ -125,3 +143,25 @@ def test_torchrun_lists_the_ranks_of_its_machine(tmp_path: Path, told: str, rank
 def test_lines_of_a_local_rank_have_the_rank_of_its_machine(tmp_path: Path) -> None:
     raised = "".join(f"[default2]:{line}\n" for line in FAILED.splitlines()[:4])
     assert suspected(tmp_path, agent=AGENT.format("8, 9, 10, 11") + raised) == (10,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "who"),
+    [
+        ("torchrun --nnodes=4 --node_rank=2 --nproc_per_node=8 train.py", (19,), "Rank 19"),
+        ("NNODES=2 NODE_RANK=1 LOCAL_WORLD_SIZE=4", (7,), "Rank 7"),
+        ("accelerate launch --num_machines 2 --machine_rank 0 train.py", (), "Local rank 3"),
+        ("torchrun --nnodes 2:4 --nproc-per-node 8 train.py", (), "Local rank 3"),
+        ("torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("torchrun --nnodes=1 --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("torchrun --nproc_per_node=8 train.py", (3,), "Rank 3"),
+        ("NODE_RANK=0 LOCAL_WORLD_SIZE=4\nNODE_RANK=1 LOCAL_WORLD_SIZE=4\nNNODES=2", (), "Local rank 3"),
+    ],
+)
+def test_a_local_rank_is_the_rank_where_one_machine_runs_or_the_launcher_says_which(
+    tmp_path: Path, settings: str, ranks: tuple[int, ...], who: str
+) -> None:
+    (tmp_path / "node.log").write_text(settings + "\n" + RAISED.replace("({0}) ", "[default3]:"))
+    (incident,) = diagnose([tmp_path]).incidents
+    assert tuple(incident.suspects.ranks) == ranks
+    assert incident.headline.startswith(f"{who} raised KeyError")

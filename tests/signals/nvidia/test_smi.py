@@ -84,7 +84,7 @@ def test_a_file_that_is_still_written_and_restarted(make: Make) -> None:
     ]
     assert found[3].labels["error.type"] == "uncorrected"
     assert found[3].labels["error.persistence"] == "volatile"
-    assert len(found) == 8
+    assert len(found) == 10
     assert counters.lines_unparsed == 1
 
 
@@ -98,6 +98,53 @@ def test_units_may_be_in_the_header_only(make: Make) -> None:
     assert found[0].labels["gpu.id"] == "0000:3b:00.0"
     active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}
     assert active == {"power", "thermal_hardware"}
+
+
+ROWS = "0, NVIDIA H200, 00000000:3B:00.0, 61, 100 %\n1, NVIDIA H200, 00000000:4B:00.0, {}, {}\n"
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (("[GPU is lost]", "[GPU is lost]"), "hw.gpu.lost"),
+        (("[Unknown Error]", "[Unknown Error]"), "hw.gpu.unreadable"),
+        (("ERR!", "0 %"), "hw.gpu.unreadable"),
+        (("[N/A]", "[Unknown Error]"), None),
+        (("60", "99 %"), None),
+    ],
+)
+def test_rows_without_a_header(make: Make, cells: tuple[str, str], told: str | None) -> None:
+    text = ROWS.format(*cells)
+    assert smi.begins_with_rows(text.encode(), text.encode())
+    found = [p for p in smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()) if p.value]
+    assert [p.name for p in found] == ([told] if told else [])
+    assert all(p.labels["hw.gpu.index"] == "1" and p.labels["gpu.id"] == "0000:4b:00.0" for p in found)
+
+
+def test_the_command_says_what_the_columns_are(make: Make) -> None:
+    command = "$ nvidia-smi --query-gpu=index,temperature.gpu,memory.used --format=csv,noheader,nounits\n"
+    text = command + "0, 61, 1024\n1, 93, 2048\n"
+    assert smi.begins_with_rows(b"0, 61, 1024\n1, 93, 2048\n", text.encode())
+    found = list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    assert [(p.name, p.labels["hw.gpu.index"], p.value) for p in found] == [
+        ("hw.gpu.temperature", "0", 61.0),
+        ("hw.gpu.memory.used", "0", float(1 << 30)),
+        ("hw.gpu.temperature", "1", 93.0),
+        ("hw.gpu.memory.used", "1", float(2 << 30)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0, 61, 1024\n1, 93, 2048\n",
+        "step 1, loss 2.0\nstep 2, loss 1.9\n",
+        "NVIDIA H200\n",
+        "loading on NVIDIA H200, rank 0\n",
+    ],
+)
+def test_other_rows_are_not_of_gpus(text: str) -> None:
+    assert not smi.begins_with_rows(text.encode(), text.encode())
 
 
 def test_not_available_is_not_zero(make: Make) -> None:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.jsonlines import document
+from tracecore.agent.component import Exporter, Setting
 from tracecore.agent.printing import visible, visible_json
 
 #: Of a record's text so much is shown.
@@ -33,26 +32,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: Literal["basic", "normal", "detailed"] = "basic"
 
 
-class Debug:
+class Debug(Exporter):
     """Prints batches."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
 
-    def start(self) -> None:
-        pass
-
-    def stop(self, deadline: float) -> None:
-        pass
-
-    def ready(self) -> bool:
-        return True
-
     def export(self, batch: Batch) -> None:
         lines = [f"{self._setting.id}: {batch.count} of {batch.signal}"]
         if self._options.verbosity == "detailed":
-            lines.append(visible_json(document(batch).decode()))
+            lines.append(visible_json(batch.json().decode()))
         elif self._options.verbosity == "normal" and batch.signal == "logs":
             lines += [_line(record) for record in _records(batch.view())]
         sys.stderr.write("\n".join(lines) + "\n")
@@ -74,12 +64,3 @@ def _line(record: dict[str, Any]) -> str:
     text = body if isinstance(body, str) else repr(body)
     attributes = " ".join(f"{visible(name)}={value!r:.80}" for name, value in (record.get("attributes") or {}).items())
     return f"  {text[:SHOWN]!r} {attributes}".rstrip()
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="debug",
-    summary="Prints what passes, on standard error.",
-    options=Options,
-    create=Debug,
-)

@@ -18,8 +18,7 @@ import msgspec
 
 from tracecore.agent import elsewhere
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.jsonlines import document
+from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND, Count, Duration
 
 #: Seconds after which a write that failed is tried again.
@@ -112,7 +111,7 @@ class FileExporter:
 
     def export(self, batch: Batch) -> None:
         if self._options.format == "json":
-            data = document(batch) + b"\n"
+            data = batch.json() + b"\n"
         else:
             encoded = batch.encoded()
             data = struct.pack(">I", len(encoded)) + encoded
@@ -198,12 +197,3 @@ class FileExporter:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="file",
-    summary="Writes OTLP as JSON lines or protobuf into a file, with rotation.",
-    options=Options,
-    create=FileExporter,
-)

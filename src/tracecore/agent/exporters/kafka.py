@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
 from tracecore.agent.kafka.client import (
@@ -34,10 +34,6 @@ TOO_LARGE: Final = "too_large"
 class Options(Connection, frozen=True, kw_only=True):
     """
     Args:
-        brokers: `host:port` of some brokers; the others are learned from them.
-        client_id: under which brokers log us.
-        tls: how to speak to brokers; without it in plain text.
-        auth: who we are.
         logs: the topic of log records.
         topic: the same, the Collector's older name.
         encoding: the same, the Collector's older name.
@@ -81,38 +77,30 @@ class Options(Connection, frozen=True, kw_only=True):
         return self.topic or (self.logs or LogsTopic()).topic
 
 
-class KafkaExporter:
+class KafkaExporter(Sender):
     """Sends log records to a topic; facts to the partitions whose detector needs them."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        sasl = options.auth.sasl
+        secrets = {"password": sasl.password} if sasl is not None else None
+        super().__init__(self._produce, setting, options.sending_queue, options.retry_on_failure, headers=secrets)
         self._options = options
-        self._setting = setting
-        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._producer: Any = None
         self._settings: dict[str, Any] = {}
         self._partitioner: FactPartitioner | None = None
         self._layout = b""
         setting.meter.declare(dropped=(TOO_LARGE,))
-        sasl = options.auth.sasl
-        self._sender = Sender(
-            self._send,
-            setting,
-            options.sending_queue,
-            options.retry_on_failure,
-            lambda: None,
-            {"password": sasl.password} if sasl is not None else None,
-        )
-        self.ready, self.export = self._sender.ready, self._sender.export
 
     def start(self) -> None:
         try:
             library()
         except KafkaError as error:
             raise RuntimeError(str(error)) from None
-        self._sender.start()
+        super().start()
 
     def stop(self, deadline: float) -> None:
-        self._sender.stop(deadline)
+        super().stop(deadline)
         if self._producer is not None:
             self._producer.purge()
             self._producer.flush(0.1)
@@ -123,7 +111,7 @@ class KafkaExporter:
         Raises:
             Retry: no broker answers, or there is no such topic.
         """
-        with self._lock:
+        with self._connecting:
             options = self._options
             if self._producer is None:
                 self._settings = options.settings() | options.producer.settings(options.timeout)
@@ -141,9 +129,9 @@ class KafkaExporter:
                 self._partitioner = FactPartitioner(groups, options.cluster)
             return self._producer, self._partitioner
 
-    def _send(self, batch: Batch) -> None:
+    def _produce(self, batch: Batch) -> None:
         producer, partitioner = self._connected()
-        with self._lock:
+        with self._connecting:
             divided, others = partitioner.divide(batch.view())
         delivery = _BatchDelivery()
         for partition, entries in divided.items():
@@ -215,13 +203,3 @@ class _BatchDelivery:
             raise Rejected(self._failure)
         if self._failure:
             raise RetryLater(self._failure)
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="kafka",
-    summary="Sends log records to a Kafka topic; facts to the partitions whose detector needs them.",
-    options=Options,
-    create=KafkaExporter,
-    signals=("logs",),
-)

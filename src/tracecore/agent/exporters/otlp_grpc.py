@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.otlp_http import proof
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
@@ -69,26 +69,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.tls.insecure or self.endpoint.startswith("http://"))
 
 
-class OtlpGrpc:
+class OtlpGrpc(Sender):
     """Sends OTLP over gRPC; workers share one channel."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(self._post, setting, options.sending_queue, options.retry_on_failure, headers=options.headers)
         self._options = options
-        self._setting = setting
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
-        )
         self._channel: Any = None
-        self._lock = threading.Lock()
-        self.start = self._sender.start
-        self.ready, self.export = self._sender.ready, self._sender.export
+        self._opening = threading.Lock()
 
     def stop(self, deadline: float) -> None:
-        self._sender.stop(deadline)
+        super().stop(deadline)
         if self._channel is not None:
             self._channel.close()
 
-    def _send(self, batch: Batch) -> None:
+    def _post(self, batch: Batch) -> None:
         import grpc
 
         headers = {**self._options.headers, **proof(self._options.auth, self._setting)}
@@ -116,7 +111,7 @@ class OtlpGrpc:
     def _open(self) -> Any:
         import grpc
 
-        with self._lock:
+        with self._opening:
             if self._channel is None:
                 tls = self._options.tls
                 options: list[tuple[str, int | str]] = [
@@ -141,19 +136,8 @@ _RETRYABLE = {
 }  # fmt: skip
 
 
-def _check_skip(options: Options, node: Any, report: Any) -> None:
+def check(options: Options, node: Any, report: Any) -> None:
     if options.compression in ("zstd", "snappy"):
         report.warning(node.near("compression"), f"{options.compression} is not there for gRPC: gzip is used")
     if options.tls.insecure_skip_verify:
         report.error(node.near("tls", "insecure_skip_verify"), "gRPC cannot skip the check; name the server's ca_file")
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="otlp",
-    aliases=("otlp_grpc",),
-    summary="Sends OTLP over gRPC, with retries and a queue.",
-    options=Options,
-    create=OtlpGrpc,
-    check=_check_skip,
-)

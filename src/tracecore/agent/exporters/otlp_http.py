@@ -13,12 +13,18 @@ import msgspec
 
 from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.jsonlines import document
-from tracecore.agent.exporters.patience import Patience
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
-from tracecore.agent.http_client import connection_to, credentials, target_of, to_proxy, wrong_headers, wrong_url
+from tracecore.agent.http_client import (
+    connection_to,
+    credentials,
+    limited,
+    target_of,
+    to_proxy,
+    wrong_headers,
+    wrong_url,
+)
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import error_message, rejected
@@ -110,26 +116,22 @@ def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
     return made
 
 
-class OtlpHttp:
+class OtlpHttp(Sender):
     """Sends OTLP over HTTP; each worker has a connection of its own."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(
+            self._post, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
+        )
         self._options = options
         self._local = threading.local()
-        self._patience = Patience(options.timeout / SECOND or None)
-        self._setting = setting
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
-        )
-        self.start, self.stop = self._sender.start, self._sender.stop
-        self.ready, self.export = self._sender.ready, self._sender.export
 
-    def _send(self, batch: Batch) -> None:
+    def _post(self, batch: Batch) -> None:
         url = self._options.url(batch.signal)
         if url is None:
             raise Rejected(f"no endpoint for {batch.signal}")
         json = self._options.encoding == "json"
-        body = document(batch) if json else batch.encoded()
+        body = batch.json() if json else batch.encoded()
         headers = {"Content-Type": "application/json" if json else "application/x-protobuf", "User-Agent": "tracecore"}
         headers["Idempotency-Key"] = batch.identity
         if self._options.compression == "gzip":
@@ -147,7 +149,7 @@ class OtlpHttp:
             headers |= to_proxy(urlsplit(self._options.proxy_url))
         try:
             connection = self._connection(parts)
-            with self._patience(connection):
+            with limited(connection, self._options.timeout / SECOND or None):
                 connection.request("POST", path, body, headers)
                 answer = connection.getresponse()
                 content = answer.read(MAX_ANSWER)
@@ -190,13 +192,3 @@ class OtlpHttp:
     def _hang_up(self) -> None:
         for connection in self._local.__dict__.pop("connections", {}).values():
             connection.close()
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="otlphttp",
-    aliases=("otlp_http",),
-    summary="Sends OTLP over HTTP, with retries and a queue.",
-    options=Options,
-    create=OtlpHttp,
-)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tracecore.agent.batch import SIGNALS, Batch
-from tracecore.agent.component import Setting
+from tracecore.agent.component import Exporter, Setting
 from tracecore.agent.exporters.queue_options import QueueBatch, RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.stored_batches import Shelf, StoredBatch
 from tracecore.agent.options import SECOND
@@ -85,7 +85,7 @@ class Batching:
             return [made for one in self._collecting.values() for made in one.drain(self._clock())]
 
 
-class Sender:
+class Sender(Exporter):
     """Keeps batches until they are sent.
 
     Args:
@@ -100,7 +100,7 @@ class Sender:
         setting: Setting,
         queueing: SendingQueue,
         retry: RetryOnFailure,
-        close: Callable[[], None],
+        close: Callable[[], None] = lambda: None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._send = send
@@ -131,8 +131,7 @@ class Sender:
         setting.meter.gauges["queue_bytes"] = lambda: self._memory
 
     def start(self) -> None:
-        if self._queueing.storage is not None:
-            store = self._setting.extension(self._queueing.storage).client(f"exporter_{self._setting.id}")
+        if (store := self._setting.store(self._queueing.storage)) is not None:
             self._shelf = Shelf(store)
             left = self._shelf.waiting()
             if left:

@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.patience import Patience
+from tracecore.agent.component import Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, RetryLater, Sender
-from tracecore.agent.http_client import connection_to, credentials, target_of, wrong_headers, wrong_url
+from tracecore.agent.http_client import connection_to, credentials, limited, target_of, wrong_headers, wrong_url
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
 from tracecore.agent.processors.patterndetector.verdicts import is_told
@@ -39,6 +38,32 @@ _LABELS = {
 }
 #: Of an incident only these: an alert is known by its labels, and a better diagnosis is no other alert.
 _INCIDENT_LABELS = {"incident.id": "incident_id", "gen_ai.training.job_id": "job"}
+_ANNOTATIONS = {"summary": "pattern.headline", "description": "pattern.remediation"}
+_INCIDENT_ANNOTATIONS = {
+    "summary": "incident.headline",
+    "description": "incident.remediation",
+    "class": "incident.class",
+    "state": "incident.state",
+}
+#: Fields of the document, and the attributes that they are.
+_FIELDS = {
+    "id": "verdict.id",
+    "revision": "verdict.revision",
+    "status": "verdict.status",
+    "pattern": "pattern.name",
+    "role": "pattern.role",
+    "headline": "pattern.headline",
+    "remediation": "pattern.remediation",
+}
+_INCIDENT_FIELDS = {
+    "id": "incident.id",
+    "revision": "incident.revision",
+    "status": "incident.state",
+    "pattern": "pattern.name",
+    "patterns": "incident.patterns",
+    "headline": "incident.headline",
+    "remediation": "incident.remediation",
+}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,25 +95,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         yield from wrong_headers(self.headers)
 
 
-class WebhookExporter:
+class WebhookExporter(Sender):
     """Posts the verdicts and incidents among the records; other records are passed over."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(self._tell, setting, options.sending_queue, options.retry_on_failure, headers=options.headers)
         self._options = options
-        self._setting = setting
-        self._patience = Patience(options.timeout / SECOND or None)
-        self._sender = Sender(
-            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
-        )
-        self.start, self.stop, self.ready = self._sender.start, self._sender.stop, self._sender.ready
 
     def export(self, batch: Batch) -> None:
         if any(True for _ in told(batch)):
-            self._sender.export(batch)
+            super().export(batch)
         else:
             batch.done()
 
-    def _send(self, batch: Batch) -> None:
+    def _tell(self, batch: Batch) -> None:
         found = list(told(batch))
         if self._options.format == "alertmanager":
             self._post([alert(attributes, record, self._options.labels) for attributes, record in found])
@@ -102,7 +122,7 @@ class WebhookExporter:
         headers = {"Content-Type": "application/json", "User-Agent": "tracecore"}
         headers |= {**credentials(parts), **self._options.headers}
         try:
-            with self._patience(connection):
+            with limited(connection, self._options.timeout / SECOND or None):
                 connection.request("POST", target_of(parts), msgspec.json.encode(document), headers)
                 with connection.getresponse() as answer:
                     status = answer.status
@@ -135,78 +155,41 @@ def told(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
     """An alert as Alertmanager's API takes it; what was taken back or resolved has an end."""
-    if "incident.id" in attributes:
-        return _incident_alert(attributes, record, more)
-    labels = {
-        "alertname": visible(str(attributes["pattern.name"])[:MAX_LABEL]),
-        "severity": _severity(attributes),
-        **more,
-    }
-    for name, label in _LABELS.items():
+    incident = "incident.id" in attributes
+    if incident:
+        labels = {"alertname": "TracecoreIncident", "severity": "critical", **more}
+        ended = attributes.get("incident.state") == "resolved"
+    else:
+        severity = "critical" if attributes.get("pattern.role") == "cause" else "warning"
+        labels = {"alertname": visible(str(attributes["pattern.name"])[:MAX_LABEL]), "severity": severity, **more}
+        ended = attributes.get("verdict.status") == "cleared"
+    for name, label in (_INCIDENT_LABELS if incident else _LABELS).items():
         if (value := attributes.get(name)) is not None:
             labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
+    annotations = _INCIDENT_ANNOTATIONS if incident else _ANNOTATIONS
     made: dict[str, Any] = {
         "labels": labels,
         "annotations": {
-            "summary": visible(str(attributes.get("pattern.headline", ""))[:MAX_ANNOTATION]),
-            "description": visible(str(attributes.get("pattern.remediation", ""))[:MAX_ANNOTATION]),
+            name: visible(str(attributes.get(held, ""))[:MAX_ANNOTATION]) for name, held in annotations.items()
         },
         "startsAt": rfc3339(record.get("time_unix_nano") or 0),
     }
-    if attributes.get("verdict.status") == "cleared":
+    if ended:
         made["endsAt"] = rfc3339(record.get("observed_time_unix_nano") or record.get("time_unix_nano") or 0)
     return made
-
-
-def _incident_alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
-    labels = {"alertname": "TracecoreIncident", "severity": "critical", **more}
-    for name, label in _INCIDENT_LABELS.items():
-        if (value := attributes.get(name)) is not None:
-            labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
-    annotations = {"summary": "headline", "description": "remediation", "class": "class", "state": "state"}
-    made: dict[str, Any] = {
-        "labels": labels,
-        "annotations": {
-            name: visible(str(attributes.get(f"incident.{field}", ""))[:MAX_ANNOTATION])
-            for name, field in annotations.items()
-        },
-        "startsAt": rfc3339(record.get("time_unix_nano") or 0),
-    }
-    if attributes.get("incident.state") == "resolved":
-        made["endsAt"] = rfc3339(record.get("observed_time_unix_nano") or record.get("time_unix_nano") or 0)
-    return made
-
-
-def _severity(attributes: dict[str, Any]) -> str:
-    return "critical" if attributes.get("pattern.role") == "cause" else "warning"
 
 
 def _document(attributes: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    if "incident.id" in attributes:
-        return {
-            "schema": "tracecore/webhook/v1",
-            "time": rfc3339(record.get("time_unix_nano") or 0),
-            "id": attributes["incident.id"],
-            "revision": attributes.get("incident.revision"),
-            "status": attributes.get("incident.state"),
-            "pattern": attributes.get("pattern.name"),
-            "patterns": attributes.get("incident.patterns"),
-            "headline": attributes.get("incident.headline"),
-            "remediation": attributes.get("incident.remediation"),
-            "incident": _decoded(attributes.get("incident.json")),
-        }
-    return {
+    incident = "incident.id" in attributes
+    fields = _INCIDENT_FIELDS if incident else _FIELDS
+    made = {
         "schema": "tracecore/webhook/v1",
         "time": rfc3339(record.get("time_unix_nano") or 0),
-        "id": attributes["verdict.id"],
-        "revision": attributes.get("verdict.revision"),
-        "status": attributes.get("verdict.status"),
-        "pattern": attributes["pattern.name"],
-        "role": attributes.get("pattern.role"),
-        "headline": attributes.get("pattern.headline"),
-        "remediation": attributes.get("pattern.remediation"),
-        "verdict": _decoded(attributes.get("pattern.verdict_json")),
+        **{name: attributes.get(held) for name, held in fields.items()},
     }
+    if incident:
+        return {**made, "incident": _decoded(attributes.get("incident.json"))}
+    return {**made, "verdict": _decoded(attributes.get("pattern.verdict_json"))}
 
 
 def _decoded(text: object) -> Any:
@@ -214,13 +197,3 @@ def _decoded(text: object) -> Any:
         return msgspec.json.decode(str(text or ""))
     except msgspec.DecodeError:
         return None
-
-
-FACTORY = Factory(
-    kind="exporter",
-    type="webhook",
-    summary="Posts verdicts and incidents to Alertmanager or any HTTP endpoint.",
-    options=Options,
-    create=WebhookExporter,
-    signals=("logs",),
-)

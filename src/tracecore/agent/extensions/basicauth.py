@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Extension, Setting
 from tracecore.agent.options import Secret
 
 #: Of a file of users so much is read.
@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             yield (), "one of client_auth and htpasswd is needed"
 
 
-class BasicAuthExtension:
+class BasicAuthExtension(Extension):
     """Knows users and passwords."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -95,9 +95,6 @@ class BasicAuthExtension:
             user, colon, password = line.strip().partition(":")
             if colon and not user.startswith("#"):
                 self._users[user] = password
-
-    def stop(self) -> None:
-        pass
 
     def headers(self) -> dict[str, str]:
         client = self._options.client_auth
@@ -157,14 +154,3 @@ def _crypt(password: str, stored: str) -> str:
     with _CRYPT_LOCK:  # its answer is in one place for everybody
         made = function(password.encode(), stored.encode())
         return made.decode("ascii", "replace") if made and not made.startswith(b"*") else ""
-
-
-FACTORY = Factory(
-    kind="extension",
-    type="basicauth",
-    aliases=("basic_auth",),
-    summary="A user and password that clients send, or those that servers believe.",
-    options=Options,
-    create=BasicAuthExtension,
-    provides="auth",
-)

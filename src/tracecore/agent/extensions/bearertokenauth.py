@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Extension, Setting
 from tracecore.agent.options import Secret
 
 #: Of a file with a token so much is read.
@@ -40,17 +40,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             yield ("filename",), f"there is no file {self.filename} here"
 
 
-class BearerTokenAuth:
+class BearerTokenAuth(Extension):
     """Knows tokens."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
 
     def _values(self) -> list[str]:
         options = self._options
@@ -77,14 +71,3 @@ class BearerTokenAuth:
         for value in values:  # all of them, and for as long: how long it takes tells nothing
             good |= hmac.compare_digest(given, value.encode())
         return good
-
-
-FACTORY = Factory(
-    kind="extension",
-    type="bearertokenauth",
-    aliases=("bearer_token_auth", "bearertoken"),
-    summary="A token that clients send, and that servers ask for.",
-    options=Options,
-    create=BearerTokenAuth,
-    provides="auth",
-)

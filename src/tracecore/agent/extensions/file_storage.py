@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Extension, Setting
 from tracecore.agent.extensions.persistence import transient
 from tracecore.agent.options import SECOND
 from tracecore.agent.tally import Tally
@@ -20,7 +20,7 @@ log = logging.getLogger("tracecore.agent.file_storage")
 FAILED: Final = "failed_compactions"
 
 
-class FileStorageExtension:
+class FileStorageExtension(Extension):
     """Opens a journal for each component that asks, and rewrites those that have grown."""
 
     def __init__(self, options: FileStorageConfig, setting: Setting) -> None:
@@ -76,13 +76,3 @@ class FileStorageExtension:
     def stop(self) -> None:
         with self._lock:
             self._storage.stop()
-
-
-FACTORY = Factory(
-    kind="extension",
-    type="file_storage",
-    provides="storage",
-    summary="Keeps what must survive a restart: read positions, unsent batches.",
-    options=FileStorageConfig,
-    create=FileStorageExtension,
-)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from tracecore.agent.component import Factory, Setting
-from tracecore.agent.receivers.otlp import address
+from tracecore.agent.component import Extension, Setting
+from tracecore.agent.options import address
 from tracecore.agent.web import OwnServer
 
 
@@ -25,17 +25,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         "response_headers",
     )
 
-    endpoint: str = "localhost:13133"
+    endpoint: Annotated[str, msgspec.Meta(extra={"address": "localhost:13133"})] = "localhost:13133"
     path: str = "/"
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if address(self.endpoint) is None:
-            yield ("endpoint",), f'"{self.endpoint}" is no address; write it like localhost:13133'
         if not self.path.startswith("/"):
             yield ("path",), "begins with /"
 
 
-class HealthCheck:
+class HealthCheck(Extension):
     """Listens as long as the agent runs."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -53,12 +51,3 @@ class HealthCheck:
         if self._server is not None:
             self._server.stop()
             self._server = None
-
-
-FACTORY = Factory(
-    kind="extension",
-    type="health_check",
-    summary="A page that says whether everything runs.",
-    options=Options,
-    create=HealthCheck,
-)

@@ -7,7 +7,6 @@ partition of the group. So the partition of a job has every fact that bears on t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from tracecore.facts.collective import Arrival, CollectiveEntry, GroupProgress
 from tracecore.facts.host import Heartbeat
 from tracecore.facts.training import Progress
 from tracecore.incidents.jobs import LONE
+from tracecore.recent import Recent
 from tracecore.signals.record import Source
 
 #: The most partitions that one fact is copied to.
@@ -97,7 +97,7 @@ class FactPartitioner:
     def __init__(self, groups: PartitionGroups, cluster: str = "") -> None:
         self._groups = groups
         self._cluster = cluster
-        self._placed: OrderedDict[tuple[str, str, str, str], int] = OrderedDict()
+        self._placed: Recent[tuple[str, str, str, str], int] = Recent(PLACES)
 
     def divide(self, payload: Mapping[str, Any]) -> tuple[dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
         """Return entries of `resource_logs` by partition, and those with records that are no facts."""
@@ -151,9 +151,6 @@ class FactPartitioner:
         if time < self._placed.get(key, 0) + PLACED:
             return
         self._placed[key] = time
-        self._placed.move_to_end(key)
-        if len(self._placed) > PLACES:
-            self._placed.popitem(last=False)
         told = {owner(LONE + node, group)} if node else set()
         beat = Heartbeat(
             time=time,

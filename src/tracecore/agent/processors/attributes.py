@@ -1,4 +1,4 @@
-"""The `attributes` processor: sets, deletes, hashes and converts attributes of records."""
+"""The `attributes` and `resource` processors: set, delete, hash and convert attributes of records, or of resources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.processors.actions import AttributeAction, compile_actions, own, records
 from tracecore.agent.processors.matching import Match, compiled
 
@@ -26,7 +26,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Match | None = None
 
 
-class Attributes:
+class RecordAttributes:
     """Runs actions on the attributes of every record, span or point."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -52,10 +52,22 @@ class Attributes:
                         yield from own(batch.signal, item)
 
 
-FACTORY = Factory(
-    kind="processor",
-    type="attributes",
-    summary="Sets, deletes, hashes and converts attributes of records.",
-    options=Options,
-    create=Attributes,
-)
+class ResourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        attributes: what to do, in order.
+    """
+
+    attributes: Annotated[list[AttributeAction], msgspec.Meta(min_length=1)]
+
+
+class ResourceAttributes:
+    """Runs actions on the attributes of every resource."""
+
+    def __init__(self, options: ResourceOptions, setting: Setting) -> None:
+        self._run = compile_actions(options.attributes)
+
+    def process(self, batch: Batch) -> Iterable[Batch]:
+        for entry in batch.payload.get(LEVELS[batch.signal][0]) or ():
+            self._run(entry.setdefault("resource", {}).setdefault("attributes", {}))
+        return (batch,)

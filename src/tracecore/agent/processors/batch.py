@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
 from tracecore.agent.batch import count as count_of
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.options import MILLISECOND, Count, Duration
 
 
@@ -144,12 +144,3 @@ def _take(signal: str, items: str, held: list[Any], at: int, room: int) -> tuple
 def _size(signal: str, items: str, held: list[Any]) -> int:
     resources, scopes, _ = LEVELS[signal]
     return count_of(signal, {resources: [{scopes: [{items: held}]}]})
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="batch",
-    summary="Collects records into fewer, larger batches.",
-    options=Options,
-    create=BatchProcessor,
-)

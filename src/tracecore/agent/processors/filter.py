@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.processors.matching import Match, Matcher, compiled
 from tracecore.agent.processors.statements import check_text
@@ -222,13 +222,3 @@ class FilterProcessor:
                 if self._mode == "ignore":
                     log.warning("a condition failed and its record is kept: %s: %s", text, error.message)
         return False
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="filter",
-    summary="Drops records for which an OTTL condition holds.",
-    options=Options,
-    create=FilterProcessor,
-    check=check,
-)

@@ -8,15 +8,15 @@ it now. Its records do not wait: the look takes milliseconds.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND, Count, Interval
+from tracecore.recent import Recent
 from tracecore.signals.processes.identity import identity
 from tracecore.signals.processes.writers import WritingProcess, find_writers
 from tracecore.signals.record import Attributes
@@ -48,7 +48,7 @@ class JobAttributes:
         self._meter = setting.meter
         self._find = find
         #: By path, what was found, and when it was looked for.
-        self._known: OrderedDict[str, tuple[Attributes, int]] = OrderedDict()
+        self._known: Recent[str, tuple[Attributes, int]] = Recent(options.max_files)
         self._warned = False
         setting.meter.declare(events=(NO_PATH, NO_WRITER, CUT_SHORT))
 
@@ -81,9 +81,6 @@ class JobAttributes:
             # The last lines of a process are read after it has ended.
             made = before if process is None else identity(process.environment, process.cgroup, process.command)
             self._known[path] = made, now
-            self._known.move_to_end(path)
-        while len(self._known) > self._options.max_files:
-            self._known.popitem(last=False)
 
     def _stamped(self, path: str, entry: dict[str, Any]) -> dict[str, Any]:
         found = self._known.get(path, ({}, 0))[0]
@@ -108,13 +105,3 @@ def _by_path(entry: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         for path, some in records.items():
             parts.setdefault(path, []).append({**held, "log_records": some})
     return [(path, {**entry, "scope_logs": scopes}) for path, scopes in parts.items()]
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="jobattributes",
-    summary="Names job, rank and attempt of log files by the process that writes them (Slurm, torchrun, mpirun).",
-    options=Options,
-    create=JobAttributes,
-    signals=("logs",),
-)

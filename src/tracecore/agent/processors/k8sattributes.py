@@ -5,20 +5,21 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import re2
 
 from tracecore.agent.batch import LEVELS, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.cluster import Cluster
 from tracecore.agent.processors.k8sattributes_options import How, Options, key_kind
 from tracecore.agent.processors.podfields import FICKLE, MANY_NAMES, UNKNOWN
 from tracecore.agent.processors.pods import KnownPod
+from tracecore.agent.tally import Growth
+from tracecore.recent import Recent
 from tracecore.signals.kubernetes import api
 
 log = logging.getLogger("tracecore.agent.k8sattributes")
@@ -66,8 +67,8 @@ class K8sAttributes:
         self._held: list[_HeldBatch] = []
         self._holding = 0
         self._learned = 0
-        self._strangers: OrderedDict[Any, int] = OrderedDict()
-        self._counted = {"overflow": 0, "malformed": 0}
+        self._strangers: Recent[Any, int] = Recent(STRANGERS)
+        self._growth = Growth()
         self._many = False
         setting.meter.gauges["label_attributes"] = lambda: len(self._cluster.names)
 
@@ -110,51 +111,40 @@ class K8sAttributes:
     def _name(self, entries: Iterable[Any], peer: str) -> list[int]:
         """Add what is known; the numbers of those whose pod is not, though they name one."""
         strangers: list[int] = []
-        pods = self._pods
-        by_uid, by_name = pods.by_uid, pods.by_name
-        around = self._cluster.around if self._cluster.wide else None
         for number, entry in enumerate(entries):
-            resource = entry.get("resource")
-            if resource is None:
-                resource = entry["resource"] = {}
-            own: dict[str, Any] | None = resource.get("attributes")
-            if own is None:
-                own = resource["attributes"] = {}
-            known: KnownPod | None = None
-            named = False
-            for kind in self._kinds:
-                if kind == "uid":
-                    if (uid := own.get("k8s.pod.uid")) is not None:
-                        named = True
-                        known = by_uid.get(uid) if type(uid) is str else None
-                elif kind == "name":
-                    name, space = own.get("k8s.pod.name"), own.get("k8s.namespace.name")
-                    if type(name) is str and type(space) is str:
-                        named = True
-                        known = by_name.get((space, name))
-                else:
-                    known = self._by(kind, own, peer)
-                if known is not None:
-                    break
+            resource = entry.setdefault("resource", {})
+            own: dict[str, Any] = resource.setdefault("attributes", {})
+            known = next((pod for kind in self._kinds if (pod := self._by(kind, own, peer)) is not None), None)
             if known is not None:
                 own = resource["attributes"] = {**known.of(own.get("k8s.container.name")), **own}
-            elif named:
+            elif self._names_a_pod(own):
                 strangers.append(number)
-            if around is not None:
-                resource["attributes"] = {**around(known, own), **own}
+            if self._cluster.wide:
+                resource["attributes"] = {**self._cluster.around(known, own), **own}
         return strangers
 
     def _by(self, kind: How, own: dict[str, Any], peer: str) -> KnownPod | None:
-        if kind == "node":
-            return None
+        pods = self._pods
+        if kind == "uid":
+            return _known(pods.by_uid, own.get("k8s.pod.uid"))
+        if kind == "name":
+            name, space = own.get("k8s.pod.name"), own.get("k8s.namespace.name")
+            return pods.by_name.get((space, name)) if isinstance(name, str) and isinstance(space, str) else None
         if kind == "container":
-            id = own.get("container.id")
-            return self._pods.by_container.get(id) if isinstance(id, str) else None
-        address = own.get("k8s.pod.ip") or own.get("ip") or own.get("host.name") if kind == "ip" else peer
-        known = self._pods.by_address.get(address) if type(address) is str and address else None
-        if known is not None and kind == "connection":
+            return _known(pods.by_container, own.get("container.id"))
+        if kind == "ip":
+            return _known(pods.by_address, own.get("k8s.pod.ip") or own.get("ip") or own.get("host.name"))
+        if kind == "connection" and (known := _known(pods.by_address, peer)) is not None:
             own.setdefault("k8s.pod.ip", peer)
-        return known
+            return known
+        return None
+
+    def _names_a_pod(self, own: dict[str, Any]) -> bool:
+        """Return whether a resource names its pod in a way that pods are looked for."""
+        if "uid" in self._kinds and own.get("k8s.pod.uid") is not None:
+            return True
+        named = isinstance(own.get("k8s.pod.name"), str) and isinstance(own.get("k8s.namespace.name"), str)
+        return "name" in self._kinds and named
 
     # -- records that come before their pod --------------------------------------------------------------------------
 
@@ -196,7 +186,7 @@ class K8sAttributes:
             level = LEVELS[held.batch.signal][0]
             entries = held.batch.payload[level]
             strangers = self._name(entries, "")
-            if (strangers and held.until > now and not kept) or (strangers and held.until > now):
+            if strangers and held.until > now:
                 kept.append(held)
             else:
                 for number in strangers:
@@ -207,11 +197,7 @@ class K8sAttributes:
         return made
 
     def _give_up(self, own: dict[str, Any], now: int) -> None:
-        key = _key(own)
-        self._strangers[key] = now + STRANGER
-        self._strangers.move_to_end(key)
-        while len(self._strangers) > STRANGERS:
-            self._strangers.popitem(last=False)
+        self._strangers[_key(own)] = now + STRANGER
 
     def due(self) -> int | None:
         self._count()
@@ -245,9 +231,11 @@ class K8sAttributes:
                 some,
             )
         for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
-            if so_far > self._counted[reason]:
-                self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
-                self._counted[reason] = so_far
+            self._setting.meter.drop(f"pods_{reason}", self._growth.of(reason, so_far))
+
+
+def _known(pods: dict[str, KnownPod], key: object) -> KnownPod | None:
+    return pods.get(key) if isinstance(key, str) and key else None
 
 
 def _key(own: dict[str, Any]) -> tuple[Any, ...]:
@@ -282,14 +270,3 @@ def check(options: Options, node: Node, report: ConfigReport) -> None:
                     f'"{field.key_regex}" also takes {taken[0]}, which differs from pod to pod: each value is one more '
                     "stream or series in the backend",
                 )
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="k8sattributes",
-    aliases=("k8s_attributes",),
-    summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
-    options=Options,
-    create=K8sAttributes,
-    check=check,
-)

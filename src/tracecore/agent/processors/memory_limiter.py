@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from tracecore.agent.batch import Ack, Batch, Refused
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.memory import release, resident_bytes
 from tracecore.agent.options import SECOND, Count, Interval
 
@@ -147,12 +147,3 @@ class MemoryLimiter:
     def _left(self) -> None:
         with self._lock:
             self._under_way -= 1
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="memory_limiter",
-    summary="Refuses batches while the agent holds too much memory; sources wait.",
-    options=Options,
-    create=MemoryLimiter,
-)

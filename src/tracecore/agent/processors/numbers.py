@@ -7,7 +7,7 @@ from typing import Final
 
 from tracecore.agent.processors.blocks import Blocks
 from tracecore.agent.processors.hints import NAMELESS, UNPROJECTED, WRAPPED
-from tracecore.agent.tally import Tally
+from tracecore.agent.tally import Growth, Tally
 from tracecore.agent.telemetry import Meter
 from tracecore.engine.engine import EngineStats
 
@@ -40,7 +40,7 @@ class EngineNumbers:
     def __init__(self, meter: Meter, stats: EngineStats, patterns: Iterable[str]) -> None:
         self._meter = meter
         self._stats = stats
-        self._seen: dict[str, int] = {}
+        self._growth = Growth()
         self._bounds = Tally(meter.component, meter, BOUNDS)
         meter.declare(events=(*EVENTS, ERRORS, CLOSED, LEFT_OUT, WRAPPED, UNPROJECTED, NAMELESS))
         for name in patterns:
@@ -59,9 +59,7 @@ class EngineNumbers:
             self._note(ERRORS, sum(self._stats.errors.values()))
 
     def _note(self, event: str, total: int) -> None:
-        if new := total - self._seen.get(event, 0):
-            self._seen[event] = total
-            self._meter.note(event, new)
+        self._meter.note(event, self._growth.of(event, total))
 
     def verdict(self, pattern: str) -> None:
         """A verdict that was not told before."""

@@ -92,9 +92,6 @@ class Annotation(PodLabel, frozen=True, kw_only=True):
 
     Args:
         tag_name: the attribute; `k8s.<from>.annotations.<key>` when not given. `$1` is a group of `key_regex`.
-        key: its key.
-        key_regex: which keys.
-        from_: whose: the pod's, its namespace's, or its node's.
     """
 
 

@@ -14,8 +14,9 @@ import msgspec
 import re2
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.options import SECOND, Count, Duration
+from tracecore.recent import Recent
 
 RANK: Final = "gen_ai.training.rank"
 JOB: Final = "gen_ai.training.job_id"
@@ -95,7 +96,7 @@ class RankJoin:
         self._options = options
         self._clock = setting.clock
         # First the one that was not heard for longest; and the one whose records have waited for longest.
-        self._pods: OrderedDict[tuple[str, ...], _Pod] = OrderedDict()
+        self._pods: Recent[tuple[str, ...], _Pod] = Recent(options.max_pods)
         self._waiting: OrderedDict[tuple[str, ...], _Pod] = OrderedDict()
         self._count = 0
 
@@ -143,9 +144,6 @@ class RankJoin:
             return None
         pod = self._pods.get(key) or self._waiting.get(key) or _Pod(key, now)
         self._pods[key] = pod
-        self._pods.move_to_end(key)
-        if len(self._pods) > self._options.max_pods:
-            self._pods.popitem(last=False)
         pod.learn(attributes, entry)
         return pod
 
@@ -197,13 +195,3 @@ def _rank(attributes: dict[str, Any], names: tuple[str, ...]) -> int | None:
 
 def _text(attributes: dict[str, Any], names: tuple[str, ...]) -> str | None:
     return next((value for name in names if isinstance(value := attributes.get(name), str) and value), None)
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="rankjoin",
-    summary="Stamps rank and job on all streams of a pod, once one of them says them.",
-    options=Options,
-    create=RankJoin,
-    signals=("logs",),
-)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tracecore.agent.batch import LEVELS, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.options import SECOND, Duration
 
@@ -214,14 +214,3 @@ def _machine_id() -> str:
 
 def _wanted(found: Mapping[str, Any], names: list[str]) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name, value in found.items() if not names or name in names)
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="resourcedetection",
-    aliases=("resource_detection",),
-    summary="Adds what the environment, the machine and the node say about where the agent runs.",
-    options=Options,
-    create=ResourceDetection,
-    check=check,
-)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.document import ConfigReport, Node
 from tracecore.agent.processors.statements import check_text
 from tracecore.ottl.errors import OttlError
 from tracecore.ottl.planner.plan import Plan, outline
-from tracecore.ottl.processor import STATEMENT_KEYS, Processor, compile_group
+from tracecore.ottl.processor import STATEMENT_KEYS, GroupSource, Processor
 
 Mode = Literal["ignore", "silent", "propagate"]
 
@@ -77,21 +77,17 @@ def _check_group(
     before = len(report.problems)
     if context:
         for node in statements:
-            check_text(node, report, lambda text: compile_group([text], signal=signal, context=context))
+            check_text(node, report, lambda text: GroupSource(signal, (text,), context).compile())
         for node in conditions:
-            check_text(node, report, lambda text: compile_group([], conditions=[text], signal=signal, context=context))
+            check_text(node, report, lambda text: GroupSource(signal, (), context, (text,)).compile())
     else:
         # Without a context it follows from all paths together: a statement alone may not tell.
         for node in statements:
             check_text(node, report, _parse)
     if len(report.problems) == before:
         try:
-            compile_group(
-                [node.value for node in statements],
-                signal=signal,
-                context=context,
-                conditions=[node.value for node in conditions],
-            )
+            texts = tuple(node.value for node in statements), tuple(node.value for node in conditions)
+            GroupSource(signal, texts[0], context, texts[1]).compile()
         except (OttlError, ValueError) as error:
             report.error(where, f"OTTL: {error}")
 
@@ -106,7 +102,7 @@ class Transform:
     """Runs statements. Where they change only their own log record, one scan says which can do something."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
-        config = _config(options)
+        config: dict[str, Any] = msgspec.to_builtins(options)
         self._meter = setting.meter
         self._processor = Processor(config)
         self._plan: Plan | None = None
@@ -142,23 +138,3 @@ def _run_plan(plan: Plan, payload: dict[str, Any]) -> None:
             scope = held.setdefault("scope", {})
             for record in held.get("log_records") or ():
                 plan.run({"resource": resource, "scope": scope, "log": record})
-
-
-def _config(options: Options) -> dict[str, Any]:
-    config: dict[str, Any] = msgspec.to_builtins(options)
-    for key in STATEMENT_KEYS:
-        for group in config[key]:
-            if isinstance(group, dict):
-                for name in [name for name, value in group.items() if value is None]:
-                    del group[name]
-    return config
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="transform",
-    summary="Runs OTTL statements on logs, metrics and traces.",
-    options=Options,
-    create=Transform,
-    check=check,
-)

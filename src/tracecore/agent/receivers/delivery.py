@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from tracecore.agent.batch import Ack, Batch, Refused
 from tracecore.agent.component import Consumer
 from tracecore.signals.storage.journal import JournalError
 
 log = logging.getLogger("tracecore.agent")
+
+P = TypeVar("P")
 
 #: Seconds between two attempts: at first, and at most. A reader of files looks around in between, for those that are
 #: deleted soon.
@@ -49,19 +51,19 @@ def deliver(
             wait = min(wait * 2, WAIT[1])
 
 
-class DeliveredPositions:
+class DeliveredPositions(Generic[P]):
     """Writes how far a source was delivered: a position is written when everything up to it has arrived.
 
     Args:
         write: stores a position.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(self, write: Callable[[P], None]) -> None:
         self._write = write
         self._lock = threading.Lock()
         self._under_way: collections.deque[list[Any]] = collections.deque()
 
-    def ack(self, position: bytes) -> Ack:
+    def ack(self, position: P) -> Ack:
         """Return what a batch that ends at this position carries."""
         entry = [position, False]
         with self._lock:
@@ -71,14 +73,11 @@ class DeliveredPositions:
     def _arrived(self, entry: list[Any]) -> None:
         with self._lock:
             entry[1] = True
-            position = None
-            while self._under_way and self._under_way[0][1]:
-                position = self._under_way.popleft()[0]
-            if position is not None:
-                try:
-                    self._write(position)
-                except JournalError as error:
-                    log.warning("a position is not written: %s", error)
+            try:
+                while self._under_way and self._under_way[0][1]:
+                    self._write(self._under_way.popleft()[0])
+            except JournalError as error:
+                log.warning("a position is not written: %s", error)
 
 
 def logs(resource: dict[str, Any], records: list[dict[str, Any]], scope: str = "", acks: tuple[Ack, ...] = ()) -> Batch:

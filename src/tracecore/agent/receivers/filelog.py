@@ -12,10 +12,10 @@ from itertools import chain
 from typing import Any, Final
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.agent.receivers.reach import unreachable
-from tracecore.agent.tally import Tally
+from tracecore.agent.tally import Growth, Tally
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
@@ -55,7 +55,7 @@ class FileLogReceiver:
         self._options = options
         self._setting = setting
         self._tail: FileLog | None = None
-        self._failed = 0
+        self._growth = Growth()
         self._next_look = 0.0
         self._told = ""
         self._polled: tuple[str, ...] = ()
@@ -69,13 +69,11 @@ class FileLogReceiver:
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()
-        store = None
-        if self._options.storage is not None:
-            store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
+        store = self._setting.store(self._options.storage)
         wanted = self._setting.wanted
         if wanted is not None:
             log.info("%s: lines that no detector can use are not read any further", self._setting.id)
-        self._failed = 0
+        self._growth.restart()
         self._tally.restart()
         self._polled = ()
         # Not before it counts as running: what is said earlier is taken back then.
@@ -108,9 +106,7 @@ class FileLogReceiver:
     def _look(self, tail: FileLog) -> None:
         counters = tail.counters
         lost = counters.lines_capped + counters.entries_dropped
-        if lost > self._failed:
-            self._setting.meter.drop("capped_or_dropped", lost - self._failed)
-            self._failed = lost
+        self._setting.meter.drop("capped_or_dropped", self._growth.of("lost", lost))
         self._show(tail)
         if tail.polled != self._polled:
             for reason in tail.polled[len(self._polled) :]:
@@ -181,14 +177,3 @@ def _batch(tail: FileLog, found: LogBatch) -> Batch:
     # Not the batch: its records may be gone long before it is delivered.
     ack = Ack(partial(tail.delivered, _Notes(found.notes)), then=tail.commit)
     return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="filelog",
-    aliases=("file_log",),
-    summary="Follows log files through every kind of rotation.",
-    options=FileLogConfig,
-    create=FileLogReceiver,
-    signals=("logs",),
-)

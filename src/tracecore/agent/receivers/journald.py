@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import StorageId
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 from tracecore.agent.tally import Tally
@@ -100,13 +100,12 @@ class Journald:
         self._setting = setting
         self._unparsed = 0
         self._tally = Tally(setting.id, setting.meter, {UNPARSED: "{} entries of the journal could not be parsed"})
-        self._positions: DeliveredPositions | None = None
+        self._positions: DeliveredPositions[bytes] | None = None
         #: The last entry that was handed on: a journalctl that failed goes on behind it.
         self._cursor: str | None = None
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        if self._options.storage is not None and self._positions is None:
-            store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
+        if self._positions is None and (store := self._setting.store(self._options.storage)) is not None:
             known = store.get("cursor")
             self._cursor = known.decode("ascii", "replace") if known else None
             self._positions = DeliveredPositions(partial(store.set, "cursor"))
@@ -172,13 +171,3 @@ def _words(process: subprocess.Popen[bytes]) -> str:
     status = process.wait()
     said = process.stderr.read(2000).decode("utf-8", "replace").strip() if process.stderr is not None else ""
     return f"journalctl ended with status {status}" + (f": {said}" if said else "")
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="journald",
-    summary="The systemd journal, through journalctl.",
-    options=Options,
-    create=Journald,
-    signals=("logs",),
-)

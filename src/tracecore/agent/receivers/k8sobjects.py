@@ -16,10 +16,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import SECOND, Interval, StorageId
-from tracecore.agent.receivers.delivery import deliver
+from tracecore.agent.receivers.delivery import DeliveredPositions, deliver
+from tracecore.agent.tally import Growth
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, CollectionFollower, ObjectChange, discover, listing
 
@@ -162,34 +163,6 @@ class Backlog:
             self._changed.notify_all()
 
 
-class FeedVersions:
-    """Up to which version what each feed told has left the agent: in the order it was told, however it leaves."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sent: deque[list[Any]] = deque()
-        self._news: dict[str, str] = {}
-
-    def send(self, reached: dict[str, str]) -> Ack:
-        """Something leaves that reaches these versions, by feed."""
-        entry: list[Any] = [reached, False]
-        with self._lock:
-            self._sent.append(entry)
-        return Ack(lambda: self._arrived(entry))
-
-    def _arrived(self, entry: list[Any]) -> None:
-        with self._lock:
-            entry[1] = True
-            while self._sent and self._sent[0][1]:
-                self._news.update(self._sent.popleft()[0])
-
-    def news(self) -> dict[str, str]:
-        """Positions since this was asked last."""
-        with self._lock:
-            news, self._news = self._news, {}
-            return news
-
-
 class _Feed:
     """One collection, followed in a thread."""
 
@@ -249,7 +222,6 @@ class _Feed:
             told = self._told(change)
             if told is not None and not backlog.put(told):
                 return
-            receiver.count(follower)
 
     def _told(self, change: ObjectChange) -> _Told | None:
         if change.kind == "ITEM":
@@ -283,8 +255,11 @@ class K8sObjects:
         self._wrong: dict[str, str] = {}
         self._said = ""
         self._followers: list[CollectionFollower] = []
-        self._malformed: dict[int, int] = {}
-        self._positions = FeedVersions()
+        self._growth = Growth()
+        #: Up to which version what each feed told has left the agent, and of that what is stored.
+        self._reached: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
+        self._delivered = DeliveredPositions(self._reached.update)
         self._store: Any = None
 
     def way(self) -> api.Way:
@@ -315,22 +290,22 @@ class K8sObjects:
         with self._lock:
             self._followers.append(follower)
 
-    def count(self, follower: CollectionFollower) -> None:
-        """Count what a follower could not read."""
-        before = self._malformed.get(id(follower), 0)
-        if follower.malformed > before:
-            self._malformed[id(follower)] = follower.malformed
-            self._setting.meter.drop("malformed", follower.malformed - before)
+    def _count(self) -> None:
+        """Count what followers could not read."""
+        malformed = sum(follower.malformed for follower in self._followers)
+        self._setting.meter.drop("malformed", self._growth.of("malformed", malformed))
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         known: dict[str, str] = {}
-        if self.options.storage is not None:
-            self._store = self._setting.extension(self.options.storage).client(f"receiver_{self._setting.id}")
+        self._store = self._setting.store(self.options.storage)
+        if self._store is not None:
             known = {key: value.decode("ascii", "replace") for key, value in self._store.items()}
         halt, backlog = threading.Event(), Backlog()
         meter = self._setting.meter
         meter.queue_depth, meter.queue_capacity = backlog.__len__, BACKLOG[0]
-        self._followers, self._positions = [], FeedVersions()
+        self._followers, self._reached = [], {}
+        self._growth.restart()
+        self._delivered = DeliveredPositions(self._reached.update)
         threads = [
             threading.Thread(target=f.run, args=(backlog, halt, known.get(f.key, "")), name=f.key, daemon=True)
             for f in self._feeds
@@ -346,6 +321,7 @@ class K8sObjects:
                 if time.monotonic() - noted > NOTES:
                     noted = time.monotonic()
                     self._note()
+                    self._count()
                     self._report()
         finally:
             halt.set()
@@ -369,9 +345,10 @@ class K8sObjects:
         self._note()
 
     def _note(self) -> None:
-        news = self._positions.news()
-        if self._store is not None and news:
-            self._store.update({feed: version.encode("ascii", "replace") for feed, version in news.items()})
+        reached = dict(self._reached)
+        if self._store is not None and reached != self._noted:
+            self._store.update({feed: version.encode("ascii", "replace") for feed, version in reached.items()})
+            self._noted = reached
 
     def _batch(self, told: list[_Told]) -> Batch:
         now = self._setting.clock()
@@ -398,7 +375,7 @@ class K8sObjects:
             }
             for space, records in spaces.items()
         ]
-        ack = self._positions.send(reached)
+        ack = self._delivered.ack(reached)
         return Batch("logs", {"resource_logs": entries}, count=sum(map(len, spaces.values())), acks=(ack,))
 
 
@@ -412,14 +389,3 @@ def _record(resource: str, kind: str, found: dict[str, Any], now: int) -> tuple[
     body = {"type": kind, "object": found} if kind else found
     record = {"body": body, "attributes": attributes, "observed_time_unix_nano": now}
     return str(named.get("namespace") or ""), record
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="k8sobjects",
-    aliases=("k8s_objects",),
-    summary="Objects of the Kubernetes API: events, pods, nodes, pulled or watched.",
-    options=Options,
-    create=K8sObjects,
-    signals=("logs",),
-)

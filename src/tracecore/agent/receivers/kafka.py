@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, Literal
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.kafka.client import Connection, LogsTopic, NotEmpty, library, partitions_of, said
 from tracecore.agent.options import SECOND, Interval
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver
@@ -25,10 +25,6 @@ MALFORMED: Final = "malformed"
 class Options(Connection, frozen=True, kw_only=True):
     """
     Args:
-        brokers: `host:port` of some brokers; the others are learned from them.
-        client_id: under which brokers log us.
-        tls: how to speak to brokers; without it in plain text.
-        auth: who we are.
         logs: the topic of log records.
         group_id: agents of one group share the partitions.
         initial_offset: where to begin a partition that the group has never read.
@@ -80,7 +76,7 @@ class KafkaReceiver:
         )
         try:
             partitions_of(consumer, settings, options.logs.topic)
-            positions: dict[int, DeliveredPositions] = {}
+            positions: dict[int, DeliveredPositions[bytes]] = {}
             consumer.subscribe(
                 [options.logs.topic],
                 on_revoke=lambda _, places: [positions.pop(place.partition, None) for place in places],
@@ -101,7 +97,7 @@ class KafkaReceiver:
         self,
         kafka: Any,
         consumer: Any,
-        positions: dict[int, DeliveredPositions],
+        positions: dict[int, DeliveredPositions[bytes]],
         message: Any,
         consume: Consumer,
         stop: threading.Event,
@@ -134,13 +130,3 @@ class KafkaReceiver:
                 log.debug("%s: %s", self._id, error)
 
         return store
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="kafka",
-    summary="Reads OTLP log records from a Kafka topic.",
-    options=Options,
-    create=KafkaReceiver,
-    signals=("logs",),
-)

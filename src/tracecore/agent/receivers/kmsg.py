@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 import re2
 
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import StorageId
 from tracecore.agent.receivers.delivery import DeliveredPositions, deliver, logs
 
@@ -77,15 +77,14 @@ class Kmsg:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        self._positions: DeliveredPositions | None = None
+        self._positions: DeliveredPositions[bytes] | None = None
         #: The sequence number of the last message that was handed on.
         self._last = -1
         self._resource = {"host.name": socket.gethostname(), "tracecore.layer": "kernel"}
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         boot_id = _boot_id()
-        if self._options.storage is not None and self._positions is None:
-            store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
+        if self._positions is None and (store := self._setting.store(self._options.storage)) is not None:
             known = (store.get("position") or b"").decode("ascii", "replace").partition(" ")
             if known[0] == boot_id and known[2].isdigit():
                 self._last = int(known[2])
@@ -148,13 +147,3 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return "unknown"
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="kmsg",
-    summary="The kernel's messages, from /dev/kmsg.",
-    options=Options,
-    create=Kmsg,
-    signals=("logs",),
-)

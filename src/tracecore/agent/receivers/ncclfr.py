@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import SECOND, Count, Duration, Interval, Size, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.flight_recorder.reading import head_looks_like_dump
@@ -103,9 +103,8 @@ class NcclFr:
         self._crowded = 0
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        options, store = self._options, None
-        if options.storage is not None:
-            store = self._setting.extension(options.storage).client(f"receiver_{self._setting.id}")
+        options = self._options
+        store = self._setting.store(options.storage)
         self._seen = _remembered(store)
         if options.start_at == "end" and (store is None or store.get(_STARTED) is None):
             now = self._setting.clock()
@@ -291,13 +290,3 @@ def _write(store: Any, changes: dict[str, bytes | None], report: Any) -> None:
         store.update(changes)
     except JournalError as error:
         report(f"which dumps were read is not written: {error}")
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="ncclfr",
-    summary="PyTorch Flight Recorder dumps, as failing ranks leave them in a directory.",
-    options=Options,
-    create=NcclFr,
-    signals=("logs",),
-)

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from tracecore.agent.auth import CHALLENGE, Auth, Authenticator
 from tracecore.agent.batch import Batch, Signal
-from tracecore.agent.component import Consumer, Factory, Setting
-from tracecore.agent.options import Count, Duration, Size
+from tracecore.agent.component import Consumer, Setting
+from tracecore.agent.options import Count, Duration, Size, address
 from tracecore.agent.tls import ServerTls
 from tracecore.signals.otlp import bounds
 from tracecore.signals.otlp.messages import OtlpError, parse
@@ -75,7 +75,7 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
         "middlewares",
     )
 
-    endpoint: str = "localhost:4317"
+    endpoint: Annotated[str, msgspec.Meta(extra={"address": "localhost:4317"})] = "localhost:4317"
     tls: ServerTls | None = None
     auth: Auth | None = None
     max_recv_msg_size_mib: Count = 4
@@ -86,8 +86,6 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if not self.max_connections:
             yield ("max_connections",), "at least one connection is needed"
-        if address(self.endpoint) is None:
-            yield ("endpoint",), f'"{self.endpoint}" is no address; write it like localhost:4317'
 
 
 class Cors(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +144,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
         "middlewares",
     )
 
-    endpoint: str = "localhost:4318"
+    endpoint: Annotated[str, msgspec.Meta(extra={"address": "localhost:4318"})] = "localhost:4318"
     tls: ServerTls | None = None
     auth: Auth | None = None
     max_request_body_size: Size = 20 * MIB
@@ -158,8 +156,6 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     cors: Cors | None = None
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if address(self.endpoint) is None:
-            yield ("endpoint",), f'"{self.endpoint}" is no address; write it like localhost:4318'
         if not self.max_connections:
             yield ("max_connections",), "at least one connection is needed"
 
@@ -188,14 +184,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     protocols: Protocols
-
-
-def address(endpoint: str) -> tuple[str, int] | None:
-    """Host and port of `localhost:4317`, `:4317`, `[::1]:4317`."""
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        return None
-    return host.strip("[]") or "0.0.0.0", int(port)
 
 
 def _is_loopback(endpoint: str) -> bool:
@@ -318,12 +306,3 @@ def grpc_endpoint(endpoint: str) -> str:
     assert found is not None
     host = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"{host}:{found[1]}"
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="otlp",
-    summary="Receives OTLP over gRPC and HTTP, protobuf and JSON, gzip and zstd.",
-    options=Options,
-    create=Otlp,
-)

@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.agent.auth import CHALLENGE, Authenticator
 from tracecore.agent.batch import LEVELS, Refused, Signal
-from tracecore.agent.options import SECOND
+from tracecore.agent.options import SECOND, address
 from tracecore.agent.serving import Handler, Server
 from tracecore.ottl.otlpjson import PayloadError
 from tracecore.ottl.otlpjson import decode as decode_json
@@ -111,8 +111,6 @@ class HttpServer:
     def __init__(
         self, options: Http, take: TakeRequest, refused: Callable[[], None], believed: Authenticator | None = None
     ) -> None:
-        from tracecore.agent.receivers.otlp import address
-
         found = address(options.endpoint)
         assert found is not None
         paths: dict[str, Signal] = {

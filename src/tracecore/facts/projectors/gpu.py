@@ -85,7 +85,11 @@ def gpu_condition(record: Stamped) -> GpuCondition | None:
 def gpu_lost(record: Stamped) -> GpuLost | None:
     if flag(record.get("kernelevents.gpu_lost")) is not True:
         return None
-    return GpuLost(**record.identity(), detail=text(record.get("kernelevents.xid.detail"), 512) or record.body)
+    return GpuLost(
+        **record.identity(),
+        detail=text(record.get("kernelevents.xid.detail"), 512) or record.body,
+        vendor=word(record.get("hw.vendor")),
+    )
 
 
 def sxid(record: Stamped) -> Sxid | None:
@@ -112,6 +116,8 @@ def gpu_driver_error(record: Stamped) -> GpuDriverError | None:
         process=name(record.get("kernelevents.gpu.process")),
         pid=positive(record.get("process.pid")),
         detail=record.body,
+        vendor=word(record.get("hw.vendor")),
+        device=name(record.get("kernelevents.gpu.device")),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tracecore.facts.coerce import flag, integer, name, natural, positive, text, word
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped
-from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
+from tracecore.facts.kubernetes import GIVEN_UP, SLURM_DOWN, NodeReadiness
 from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.stop import PlannedStop
@@ -144,14 +144,14 @@ def _slurm_node(record: Stamped) -> tuple[str, str]:
     return state.upper(), text(record.get("tracecore.slurm.reason"), 512) or ""
 
 
-def ray_node_lost(record: Stamped) -> NodeReadiness | None:
-    """Ray's own head says that a node is dead."""
+def started_node_lost(record: Stamped) -> NodeReadiness | None:
+    """Whoever started processes there says that the node is gone: Ray's head, mpirun, Flux."""
     if flag(record.get("tracecore.node.lost")) is not True:
         return None
     fields = record.identity()
     if (host := name(record.get("tracecore.launcher.host"))) is not None:
         fields["node"] = host
-    return NodeReadiness(**fields, ready=False, reason="NodeDead", note=record.body)
+    return NodeReadiness(**fields, ready=False, reason=GIVEN_UP, note=record.body)
 
 
 def planned_stop(record: Stamped) -> PlannedStop | None:
@@ -185,7 +185,7 @@ HOST = (
     Projection(slurm_memory_kill, gate=("tracecore.slurm.state",)),
     Projection(slurm_node_lost, gate=("tracecore.slurm.node_state",)),
     Projection(slurm_node_unavailable, gate=("tracecore.slurm.node_state",)),
-    Projection(ray_node_lost, gate=("tracecore.node.lost",)),
+    Projection(started_node_lost, gate=("tracecore.node.lost",)),
     Projection(planned_stop, gate=("tracecore.stop.reason",)),
     Projection(slurm_stop, gate=("tracecore.slurm.state",)),
 )

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 
-from tracecore.facts.coerce import flag, magnitude, name, natural, number, positive, word
+from tracecore.facts.coerce import flag, magnitude, name, natural, number, positive, text, word
 from tracecore.facts.identity import Stamped
 from tracecore.facts.projectors.projector import Projection
-from tracecore.facts.training import CheckpointPhase, EvalAccuracy, NonFinite, Progress, RunFinished, StepStalled
+from tracecore.facts.training import (
+    CheckpointPhase,
+    EvalAccuracy,
+    NonFinite,
+    Progress,
+    RunFinished,
+    SlowRanks,
+    StepStalled,
+)
 
 _STALL = "tracecore.alert.training_step_stalled.no_progress_seconds"
 _CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
 _UNREAL = frozenset({"nan", "inf", "infinity"})
+_RANK = re.compile(r"(?<![\w.])\d{1,7}(?![\w.])|(?<=rank=)\d{1,7}")
 
 
 def progress(record: Stamped) -> Progress | None:
@@ -129,6 +139,21 @@ def run_finished(record: Stamped) -> RunFinished | None:
     return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")))
 
 
+def slow_ranks(record: Stamped) -> SlowRanks | None:
+    reporter = text(record.get("tracecore.straggler.reporter"), 64)
+    if reporter is None:
+        return None
+    listed = record.get("tracecore.straggler.ranks")
+    found = {natural(int(word)) for word in _RANK.findall(listed)} if isinstance(listed, str) else set()
+    return SlowRanks(
+        **record.identity(),
+        reporter=reporter,
+        slow=tuple(sorted(rank for rank in found if rank is not None)),
+        ratio=number(record.get("tracecore.straggler.ratio")),
+        machine=name(record.get("tracecore.straggler.node")),
+    )
+
+
 TRAINING = (
     Projection(
         progress,
@@ -149,4 +174,5 @@ TRAINING = (
     ),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
+    Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),
 )

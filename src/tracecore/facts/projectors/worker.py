@@ -102,6 +102,7 @@ def nccl_error(record: Stamped) -> NcclError | None:
         peer=name(str(peer) if type(peer) is int else peer),
         detail=text(record.get("nccl.error.detail"), 512),
         device=name(record.get("nccl.error.device")),
+        host=name(record.get("nccl.error.host")),
     )
 
 
@@ -117,6 +118,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         endpoint=name(record.get("tracecore.rendezvous.endpoint")),
         interface=name(record.get("tracecore.rendezvous.interface")),
         claimed=natural(record.get("tracecore.rendezvous.rank")),
+        missing=_ranks(record.get("tracecore.rendezvous.missing_ranks")),
     )
 
 
@@ -153,9 +155,10 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     worker = tracebacks.loader_worker(message or "")
     if worker is not None:
         fields["loader_worker"] = worker
-    return ExceptionRaised(
-        **record.identity(), type=kind, message=message, pid=positive(record.get("process.pid")), **fields
-    )
+    identity = record.identity()
+    if "rank" not in identity:
+        fields["local_rank"] = natural(record.get("gen_ai.training.local_rank"))
+    return ExceptionRaised(**identity, type=kind, message=message, pid=positive(record.get("process.pid")), **fields)
 
 
 def stack_printed(record: Stamped) -> StackPrinted | None:
@@ -167,7 +170,7 @@ def stack_printed(record: Stamped) -> StackPrinted | None:
     own: dict[str, Any] = {}
     if frame is not None:
         own = {"file": text(frame.file), "line": frame.line, "function": text(frame.function)}
-    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", **own)
+    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", waits=standing.waits, **own)
 
 
 def _reported(record: Stamped) -> dict[str, Any]:
@@ -240,7 +243,13 @@ def cuda_error(record: Stamped) -> CudaError | None:
     error = word(record.get("tracecore.cuda.error"))
     if error is None:
         return None
-    return CudaError(**record.identity(), error=error, pid=positive(record.get("process.pid")), detail=record.body)
+    return CudaError(
+        **record.identity(),
+        error=error,
+        pid=positive(record.get("process.pid")),
+        detail=record.body,
+        vendor=word(record.get("hw.vendor")),
+    )
 
 
 def loader_error(record: Stamped) -> LoaderError | None:

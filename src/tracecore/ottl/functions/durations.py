@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlRuntimeError
-from tracecore.ottl.signature import DurationGetter, Getter, String, converter, value_converter
+from tracecore.ottl.signature import DurationValue, String, value_converter, value_converters
 from tracecore.ottl.values import INT64_MAX, Duration, quote
 
 _UNITS = {
@@ -67,56 +66,24 @@ def _invalid(text: str) -> OttlRuntimeError:
     return OttlRuntimeError(f"time: invalid duration {quote(text)}")
 
 
-def _whole(duration: DurationGetter, unit: int) -> Getter:
-    def run(ctx: Context) -> int:
-        nanos = duration(ctx).nanos
-        return nanos // unit if nanos >= 0 else -(-nanos // unit)
-
-    return run
+def _whole(duration: Duration, unit: int) -> int:
+    nanos = duration.nanos
+    return nanos // unit if nanos >= 0 else -(-nanos // unit)
 
 
-def _fractional(duration: DurationGetter, unit: int) -> Getter:
-    def run(ctx: Context) -> float:
-        nanos = duration(ctx).nanos
-        size = abs(nanos)
-        # The whole and the rest apart, as Go does, so that no digit differs.
-        number = float(size // unit) + float(size % unit) / float(unit)
-        return -number if nanos < 0 else number
-
-    return run
+def _fractional(duration: Duration, unit: int) -> float:
+    size = abs(duration.nanos)
+    # The whole and the rest apart, as Go does, so that no digit differs.
+    number = float(size // unit) + float(size % unit) / float(unit)
+    return -number if duration.nanos < 0 else number
 
 
-@converter("Nanoseconds")
-def nanoseconds(duration: DurationGetter) -> Getter:
-    """Nanoseconds of a duration, an integer."""
-    return _whole(duration, 1)
-
-
-@converter("Microseconds")
-def microseconds(duration: DurationGetter) -> Getter:
-    """Microseconds of a duration, an integer."""
-    return _whole(duration, 1_000)
-
-
-@converter("Milliseconds")
-def milliseconds(duration: DurationGetter) -> Getter:
-    """Milliseconds of a duration, an integer."""
-    return _whole(duration, 1_000_000)
-
-
-@converter("Seconds")
-def seconds(duration: DurationGetter) -> Getter:
-    """Seconds of a duration, a float."""
-    return _fractional(duration, 1_000_000_000)
-
-
-@converter("Minutes")
-def minutes(duration: DurationGetter) -> Getter:
-    """Minutes of a duration, a float."""
-    return _fractional(duration, 60_000_000_000)
-
-
-@converter("Hours")
-def hours(duration: DurationGetter) -> Getter:
-    """Hours of a duration, a float."""
-    return _fractional(duration, 3_600_000_000_000)
+IN_UNITS = value_converters(
+    DurationValue,
+    ("Nanoseconds", "Nanoseconds of a duration, an integer.", lambda duration: duration.nanos),
+    ("Microseconds", "Microseconds of a duration, an integer.", lambda duration: _whole(duration, _UNITS["us"])),
+    ("Milliseconds", "Milliseconds of a duration, an integer.", lambda duration: _whole(duration, _UNITS["ms"])),
+    ("Seconds", "Seconds of a duration, a float.", lambda duration: _fractional(duration, _UNITS["s"])),
+    ("Minutes", "Minutes of a duration, a float.", lambda duration: _fractional(duration, _UNITS["m"])),
+    ("Hours", "Hours of a duration, a float.", lambda duration: _fractional(duration, _UNITS["h"])),
+)

@@ -7,15 +7,15 @@ import codecs
 from collections.abc import Callable
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
+from tracecore.ottl.errors import OttlRuntimeError, OttlTypeError
 from tracecore.ottl.signature import (
-    MISSING,
     BytesLike,
     Getter,
     String,
     StringGetter,
-    constant_value,
+    Utf8,
     converter,
+    prepared,
     value_converter,
 )
 from tracecore.ottl.values import go_type
@@ -29,21 +29,20 @@ _BASE64 = {
 
 
 @value_converter("Base64Encode")
-def base64_encode(target: String, variant: String | None = None) -> str:
+def base64_encode(target: Utf8, variant: String | None = None) -> str:
     """A string in base64; `variant` is `base64`, `base64-raw` (no padding), `base64-url` or `base64-raw-url`."""
-    data = target.encode("utf-8", "surrogateescape")
     name = "base64" if variant is None else variant
     if name not in _BASE64:
         raise OttlRuntimeError(f"unsupported base64 variant: {name}")
     url, padded = _BASE64[name]
-    text = (base64.urlsafe_b64encode if url else base64.b64encode)(data).decode()
+    text = (base64.urlsafe_b64encode if url else base64.b64encode)(target).decode()
     return text if padded else text.rstrip("=")
 
 
 @value_converter("Base64Decode")
-def base64_decode(target: String) -> str:
+def base64_decode(target: Utf8) -> str:
     """The string that base64 stands for. `Decode(target, "base64")` does the same."""
-    return _from_base64(target.encode("utf-8", "surrogateescape"), url=False, padded=True)
+    return _from_base64(target, url=False, padded=True)
 
 
 @value_converter("Hex")
@@ -55,17 +54,11 @@ def hex_(target: BytesLike) -> str:
 @converter("Decode")
 def decode(target: Getter, encoding: StringGetter) -> Getter:
     """The text that bytes, or the bytes of a string, are in an encoding: base64 or a character set by its IANA name."""
-    name = constant_value(encoding)
-    fixed = None
-    if name is not MISSING:
-        try:
-            fixed = _decoder(name)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
+    decoder = prepared(encoding, _decoder)
 
     def run(ctx: Context) -> str:
         value = target(ctx)
-        read = fixed or _decoder(encoding(ctx))
+        read = decoder(ctx)
         if isinstance(value, str):
             return read(value.encode("utf-8", "surrogateescape"))
         if type(value) is bytes:
@@ -79,64 +72,49 @@ _UTF8 = frozenset(("utf-8", "utf8", "ascii", "us-ascii", ""))
 _AS_IS = frozenset(("utf-8-raw", "utf8-raw", "nop"))
 _UTF16_LITTLE = frozenset(("utf-16", "utf16", "utf-16le"))
 
-# Character sets by the names of the IANA registry that Go has decoders for, and Python's name of each.
+# The names of the IANA registry that Go has decoders for, by Python's name of each character set.
+_NAMES = {
+    "utf-16-be": "utf-16be",
+    "big5": "big5 csbig5",
+    "gbk": "gbk cp936 ms936 windows-936 csgbk",
+    "gb18030": "gb18030 csgb18030",
+    "hz": "hz-gb-2312",
+    "euc_jp": "euc-jp cseucpkdfmtjapanese",
+    "iso2022_jp": "iso-2022-jp csiso2022jp",
+    "shift_jis": "shift_jis ms_kanji csshiftjis",
+    "cp949": "euc-kr cseuckr",
+    "koi8_r": "koi8-r cskoi8r",
+    "koi8_u": "koi8-u cskoi8u",
+    "mac_roman": "macintosh mac csmacintosh",
+    "iso8859_1": "latin1 l1",
+    "iso8859_2": "latin2",
+    "iso8859_3": "latin3",
+    "iso8859_4": "latin4",
+    "iso8859_5": "cyrillic",
+    "iso8859_6": "arabic",
+    "iso8859_7": "greek",
+    "iso8859_8": "hebrew",
+    "iso8859_9": "latin5",
+    "iso8859_10": "latin6",
+    "iso8859_15": "latin-9",
+    "cp037": "ibm037 cp037",
+    "cp858": "ibm858 ibm00858",
+    "cp874": "windows-874",
+    "cp1140": "ibm01140 cp01140",
+}
 _CHARACTER_SETS = {
-    "utf-16be": "utf-16-be",
-    "big5": "big5",
-    "csbig5": "big5",
-    "gbk": "gbk",
-    "cp936": "gbk",
-    "ms936": "gbk",
-    "windows-936": "gbk",
-    "csgbk": "gbk",
-    "gb18030": "gb18030",
-    "csgb18030": "gb18030",
-    "hz-gb-2312": "hz",
-    "euc-jp": "euc_jp",
-    "cseucpkdfmtjapanese": "euc_jp",
-    "iso-2022-jp": "iso2022_jp",
-    "csiso2022jp": "iso2022_jp",
-    "shift_jis": "shift_jis",
-    "ms_kanji": "shift_jis",
-    "csshiftjis": "shift_jis",
-    "euc-kr": "cp949",
-    "cseuckr": "cp949",
-    "koi8-r": "koi8_r",
-    "cskoi8r": "koi8_r",
-    "koi8-u": "koi8_u",
-    "cskoi8u": "koi8_u",
-    "macintosh": "mac_roman",
-    "mac": "mac_roman",
-    "csmacintosh": "mac_roman",
-    "latin1": "iso8859_1",
-    "l1": "iso8859_1",
-    "latin2": "iso8859_2",
-    "latin3": "iso8859_3",
-    "latin4": "iso8859_4",
-    "latin5": "iso8859_9",
-    "latin6": "iso8859_10",
-    "cyrillic": "iso8859_5",
-    "arabic": "iso8859_6",
-    "greek": "iso8859_7",
-    "hebrew": "iso8859_8",
-    "latin-9": "iso8859_15",
-    "windows-874": "cp874",
+    **{name: codec for codec, names in _NAMES.items() for name in names.split()},
     **{f"windows-{number}": f"cp{number}" for number in range(1250, 1259)},
     **{f"cswindows{number}": f"cp{number}" for number in range(1250, 1259)},
     **{f"iso-8859-{part}": f"iso8859_{part}" for part in (*range(1, 12), *range(13, 17))},
     **{f"iso_8859-{part}": f"iso8859_{part}" for part in (*range(1, 12), *range(13, 17))},
-    **{f"ibm{page}": f"cp{page}" for page in ("437", "850", "852", "855", "858", "860", "862", "863", "865", "866")},
-    **{f"cp{page}": f"cp{page}" for page in ("437", "850", "852", "855", "860", "862", "863", "865", "866")},
-    "ibm037": "cp037",
-    "cp037": "cp037",
-    "ibm00858": "cp858",
-    "ibm01140": "cp1140",
-    "cp01140": "cp1140",
+    **{f"ibm{page}": f"cp{page}" for page in (437, 850, 852, 855, 860, 862, 863, 865, 866)},
+    **{f"cp{page}": f"cp{page}" for page in (437, 850, 852, 855, 860, 862, 863, 865, 866)},
 }
 
 # Names that the registry has and Go has no decoder for.
 _NO_DECODER = frozenset(
-    (
+    [
         "gb2312",
         "csgb2312",
         "gb_2312-80",
@@ -166,7 +144,7 @@ _NO_DECODER = frozenset(
         "johab",
         "ptcp154",
         "koi7-switched",
-    )
+    ]
 )
 
 

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 import mmh3
 import xxhash
 
-from tracecore.ottl.context import Context
-from tracecore.ottl.signature import Getter, StringGetter, converter
-from tracecore.ottl.values import Value, wrap_int64
-
-
-def _hashed(target: StringGetter, digest: Callable[[bytes], Value]) -> Getter:
-    def run(ctx: Context) -> Value:
-        return digest(target(ctx).encode("utf-8", "surrogateescape"))
-
-    return run
-
-
-@converter("FNV")
-def fnv(target: StringGetter) -> Getter:
-    """The 64-bit FNV-1a hash, as a signed integer."""
-    return _hashed(target, fnv1a)
+from tracecore.ottl.signature import Utf8, value_converters
+from tracecore.ottl.values import wrap_int64
 
 
 def fnv1a(data: bytes) -> int:
@@ -34,49 +19,23 @@ def fnv1a(data: bytes) -> int:
     return wrap_int64(number)
 
 
-@converter("MD5")
-def md5(target: StringGetter) -> Getter:
-    """The MD5 hash in hexadecimal."""
-    return _hashed(target, lambda data: hashlib.md5(data, usedforsecurity=False).hexdigest())
+def _murmur32(data: bytes) -> str:
+    return mmh3.hash(data, signed=False).to_bytes(4, "little").hex()
 
 
-@converter("SHA1")
-def sha1(target: StringGetter) -> Getter:
-    """The SHA-1 hash in hexadecimal."""
-    return _hashed(target, lambda data: hashlib.sha1(data, usedforsecurity=False).hexdigest())
-
-
-@converter("SHA256")
-def sha256(target: StringGetter) -> Getter:
-    """The SHA-256 hash in hexadecimal."""
-    return _hashed(target, lambda data: hashlib.sha256(data).hexdigest())
-
-
-@converter("SHA512")
-def sha512(target: StringGetter) -> Getter:
-    """The SHA-512 hash in hexadecimal."""
-    return _hashed(target, lambda data: hashlib.sha512(data).hexdigest())
-
-
-@converter("Murmur3Hash")
-def murmur3_hash(target: StringGetter) -> Getter:
-    """The 32-bit MurmurHash3 in hexadecimal, little end first."""
-    return _hashed(target, lambda data: mmh3.hash(data, signed=False).to_bytes(4, "little").hex())
-
-
-@converter("Murmur3Hash128")
-def murmur3_hash128(target: StringGetter) -> Getter:
-    """The 128-bit MurmurHash3 (x64) in hexadecimal, little end first."""
-    return _hashed(target, lambda data: mmh3.hash_bytes(data).hex())
-
-
-@converter("XXH3")
-def xxh3_64(target: StringGetter) -> Getter:
-    """The 64-bit XXH3 hash in hexadecimal."""
-    return _hashed(target, lambda data: xxhash.xxh3_64_hexdigest(data))
-
-
-@converter("XXH128")
-def xxh3_128(target: StringGetter) -> Getter:
-    """The 128-bit XXH3 hash in hexadecimal."""
-    return _hashed(target, lambda data: xxhash.xxh3_128_hexdigest(data))
+HASHES = value_converters(
+    Utf8,
+    ("FNV", "The 64-bit FNV-1a hash, as a signed integer.", lambda target: fnv1a(target)),
+    ("MD5", "The MD5 hash in hexadecimal.", lambda target: hashlib.md5(target, usedforsecurity=False).hexdigest()),
+    ("SHA1", "The SHA-1 hash in hexadecimal.", lambda target: hashlib.sha1(target, usedforsecurity=False).hexdigest()),
+    ("SHA256", "The SHA-256 hash in hexadecimal.", lambda target: hashlib.sha256(target).hexdigest()),
+    ("SHA512", "The SHA-512 hash in hexadecimal.", lambda target: hashlib.sha512(target).hexdigest()),
+    ("Murmur3Hash", "The 32-bit MurmurHash3 in hexadecimal, little end first.", lambda target: _murmur32(target)),
+    (
+        "Murmur3Hash128",
+        "The 128-bit MurmurHash3 (x64) in hexadecimal, little end first.",
+        lambda target: mmh3.hash_bytes(target).hex(),
+    ),
+    ("XXH3", "The 64-bit XXH3 hash in hexadecimal.", lambda target: xxhash.xxh3_64_hexdigest(target)),
+    ("XXH128", "The 128-bit XXH3 hash in hexadecimal.", lambda target: xxhash.xxh3_128_hexdigest(target)),
+)

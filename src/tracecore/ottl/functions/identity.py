@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
+from tracecore.ottl.errors import OttlRuntimeError
 from tracecore.ottl.functions import clock
-from tracecore.ottl.signature import MISSING, ByteSliceLikeGetter, Getter, constant_value, converter
+from tracecore.ottl.signature import ByteSliceLikeGetter, Getter, converter, prepared
 from tracecore.ottl.values import ProfileID, SpanID, TraceID
 
 _ID = TypeVar("_ID", TraceID, SpanID, ProfileID)
@@ -48,14 +48,7 @@ def _identity(name: str, target: ByteSliceLikeGetter, make: Callable[[bytes], _I
             raise OttlRuntimeError(f"{name}: could not decode ID: invalid hex")
         return make(bytes.fromhex(digits))
 
-    held = constant_value(target)
-    if held is not MISSING:
-        try:
-            known = read(held)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-        return lambda ctx: known
-    return lambda ctx: read(target(ctx))
+    return prepared(target, read)
 
 
 @converter("UUID", pure=False)

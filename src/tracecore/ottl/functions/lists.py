@@ -7,6 +7,7 @@ from typing import Any
 from tracecore.ottl.compare import equal
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
+from tracecore.ottl.keys import value_type
 from tracecore.ottl.signature import (
     AnyValue,
     Getter,
@@ -135,22 +136,18 @@ def slice_to_map(
         if (key_path is not None or value_path is not None) and not isinstance(item, dict):
             raise OttlTypeError(
                 "slice elements must be maps when using `key_path` or `value_path`, but could not cast element "
-                f"of type `{_VALUE_TYPES.get(type(item), 'Empty')}` to a map"
+                f"of type `{value_type(item)}` to a map"
             )
         key = str(place)
         if key_path is not None:
             key = _at(item, key_path, "key", place)
             if not isinstance(key, str):
                 raise OttlTypeError(
-                    f'element {place}: extracted key attribute is not of type string, got "'
-                    f'{_VALUE_TYPES.get(type(key), "Empty")}"'
+                    f'element {place}: extracted key attribute is not of type string, got "{value_type(key)}"'
                 )
         value = item if value_path is None else _at(item, value_path, "value", place)
         made[key] = copy_value(value)
     return made
-
-
-_VALUE_TYPES = {str: "Str", bool: "Bool", int: "Int", float: "Double", bytes: "Bytes", list: "Slice", dict: "Map"}
 
 
 def _at(item: Any, path: list[str], what: str, place: int) -> Any:

@@ -9,27 +9,16 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import regex
 from tracecore.ottl.functions.strings import SPACE
-from tracecore.ottl.signature import Getter, StringGetter, converter
+from tracecore.ottl.signature import Getter, String, StringGetter, converter, value_converter
 from tracecore.ottl.values import Value, parse_int, quote
 
 _LOG = ("log",)
 
 
-def _filled(target: StringGetter, name: str, ctx: Context) -> str:
-    text = target(ctx)
+def _filled(text: str, name: str) -> str:
     if not text:
         raise OttlRuntimeError(f"cannot parse empty {name} message")
     return text
-
-
-@converter("ParseCEF", contexts=_LOG)
-def parse_cef(target: StringGetter) -> Getter:
-    """A Common Event Format message as a map of `cef.*` entries."""
-
-    def run(ctx: Context) -> dict[str, Value]:
-        return read_cef(_filled(target, "CEF", ctx))
-
-    return run
 
 
 _CEF_FIELDS = ("device_vendor", "device_product", "device_version", "device_event_class_id", "name", "severity")
@@ -37,8 +26,10 @@ _CEF_HEADER = re.compile(r"(?:\\[|\\]|[^|])*")
 _CEF_KEY = re.compile(r"(?:^| )([A-Za-z0-9_]+)=")
 
 
-def read_cef(message: str) -> dict[str, Value]:
-    """The fields of a CEF message, which may stand behind a syslog header."""
+@value_converter("ParseCEF", contexts=_LOG)
+def parse_cef(target: String) -> dict[str, Value]:
+    """A Common Event Format message as a map of `cef.*` entries."""
+    message = _filled(target, "CEF")
     start = message.find("CEF:")
     if start < 0:
         raise OttlRuntimeError("invalid CEF message: 'CEF:' not found")
@@ -83,18 +74,10 @@ def unescape(text: str, escapes: dict[str, str]) -> str:
     return re.sub(r"\\(.)", lambda found: escapes.get(found[1], found[0]), text, flags=re.DOTALL)
 
 
-@converter("ParseLEEF", contexts=_LOG)
-def parse_leef(target: StringGetter) -> Getter:
+@value_converter("ParseLEEF", contexts=_LOG)
+def parse_leef(target: String) -> dict[str, Value]:
     """A Log Event Extended Format message (1.0 or 2.0) as a map of `leef.*` entries."""
-
-    def run(ctx: Context) -> dict[str, Value]:
-        return read_leef(_filled(target, "LEEF", ctx))
-
-    return run
-
-
-def read_leef(message: str) -> dict[str, Value]:
-    """The fields of a LEEF message, which may stand behind a syslog header."""
+    message = _filled(target, "LEEF")
     start = message.find("LEEF:")
     if start < 0:
         raise OttlRuntimeError("invalid LEEF message: 'LEEF:' not found")
@@ -164,7 +147,7 @@ def parse_clf(target: StringGetter, format: str = "clf") -> Getter:
         raise OttlCompileError(f'invalid format {quote(format)}: must be "clf" or "combined"')
 
     def run(ctx: Context) -> dict[str, Value]:
-        return read_clf(_filled(target, "CLF", ctx), format)
+        return _access_line(_filled(target(ctx), "CLF"), format)
 
     return run
 
@@ -174,7 +157,7 @@ _COMMON = rf"^(\S+) (\S+) (\S+) \[([^\]]+)\] {_QUOTED} (\S+) (\S+)"
 _CLF = {"clf": rf"{_COMMON}$", "combined": rf"{_COMMON} {_QUOTED} {_QUOTED}$"}
 
 
-def read_clf(message: str, form: str) -> dict[str, Value]:
+def _access_line(message: str, form: str) -> dict[str, Value]:
     """The fields of one access log line."""
     text = message.strip(SPACE)
     spans = regex.compiled(_CLF[form]).search(text)
@@ -229,16 +212,6 @@ def unescape_clf(text: str) -> str:
     return b"".join(pieces).decode("utf-8", "surrogateescape")
 
 
-@converter("ParseELF", contexts=_LOG)
-def parse_elf(target: StringGetter) -> Getter:
-    """A block of the W3C Extended Log Format as a map of `elf.*` entries."""
-
-    def run(ctx: Context) -> dict[str, Value]:
-        return read_elf(_filled(target, "ELF", ctx))
-
-    return run
-
-
 _ELF_TEXTS = {
     "version": "elf.version",
     "software": "elf.software",
@@ -249,8 +222,10 @@ _ELF_TEXTS = {
 }
 
 
-def read_elf(text: str) -> dict[str, Value]:
-    """The directives of an ELF block, and a map for each of its data lines."""
+@value_converter("ParseELF", contexts=_LOG)
+def parse_elf(target: String) -> dict[str, Value]:
+    """A block of the W3C Extended Log Format as a map of `elf.*` entries."""
+    text = _filled(target, "ELF")
     entries: list[Any] = []
     result: dict[str, Value] = {"elf.entries": entries}
     fields: list[str] = []

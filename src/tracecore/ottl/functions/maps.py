@@ -10,7 +10,6 @@ from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeEr
 from tracecore.ottl.functions import regex
 from tracecore.ottl.functions.bounds import MAX_DEPTH
 from tracecore.ottl.signature import (
-    MISSING,
     Getter,
     Map,
     PathGetSetter,
@@ -18,12 +17,13 @@ from tracecore.ottl.signature import (
     PMapGetter,
     Setter,
     StringGetter,
-    constant_value,
     converter,
     editor,
+    prepared,
     value_converter,
 )
 from tracecore.ottl.values import (
+    ZERO_TIME_NANO,
     Duration,
     ProfileID,
     SpanID,
@@ -62,7 +62,7 @@ def clear(target: PathGetSetter) -> Getter:
 
 def _zero(value: Value) -> Value:
     if isinstance(value, Time):
-        return Time(-62_135_596_800 * 1_000_000_000)
+        return Time(ZERO_TIME_NANO)
     if isinstance(value, Duration):
         return Duration(0)
     if isinstance(value, (TraceID, SpanID, ProfileID)):
@@ -108,12 +108,11 @@ def keep_matching_keys(target: PMapGetSetter, pattern: StringGetter) -> Getter:
 @editor("keep_keys")
 def keep_keys(target: PMapGetSetter, keys: Getter) -> Getter:
     """Remove every entry whose key is not listed."""
-    literal = constant_value(keys)
-    fixed = None if literal is MISSING else _key_set(literal)
+    wanted = prepared(keys, _key_set)
 
     def run(ctx: Context) -> None:
         entries = target.get(ctx)
-        kept = _key_set(keys(ctx)) if fixed is None else fixed
+        kept = wanted(ctx)
         for key in [key for key in entries if key not in kept]:
             del entries[key]
         target.set(ctx, entries)

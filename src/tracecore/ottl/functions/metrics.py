@@ -18,23 +18,8 @@ _DATAPOINT = ("datapoint",)
 _DELTA, _CUMULATIVE = 1, 2
 _TEMPORALITIES = {"delta": _DELTA, "cumulative": _CUMULATIVE}
 
-# No parameter of a lambda has a space in its name.
-_ADDED = "added metrics"
-
 Metric = dict[str, Any]
 Point = dict[str, Any]
-
-
-def added(ctx: Context) -> list[Metric]:
-    """Where new metrics go: the list the metric is in, for a context that knows it, else a list kept for the caller."""
-    siblings: list[Metric] | None = getattr(ctx, "siblings", None)
-    if siblings is not None:
-        return siblings
-    if _ADDED not in ctx.locals:
-        # Contexts share their empty locals, so a new dictionary takes its place.
-        ctx.locals = {**ctx.locals, _ADDED: []}
-    kept: list[Metric] = ctx.locals[_ADDED]
-    return kept
 
 
 def points(metric: Metric) -> list[Point]:
@@ -59,13 +44,20 @@ def _temporality(name: str) -> int:
     return _TEMPORALITIES[name]
 
 
-def _new_metric(metric: Metric, suffix: str, kind: str, data: dict[str, Any]) -> Metric:
-    made: Metric = {"name": f"{metric.get('name', '')}{suffix}"}
+def _add_metric(
+    ctx: Context, metric: Metric, suffix: str, made: list[Point], temporality: int = 0, monotonic: bool = False
+) -> Metric:
+    """Add a metric of these points, named after another: a sum where a temporality is given, else a gauge."""
+    added: Metric = {"name": f"{metric.get('name', '')}{suffix}"}
     for name in ("description", "unit"):
         if metric.get(name):
-            made[name] = metric[name]
-    made[kind] = data
-    return made
+            added[name] = metric[name]
+    if temporality:
+        added["sum"] = {"data_points": made, "aggregation_temporality": temporality, "is_monotonic": monotonic}
+    else:
+        added["gauge"] = {"data_points": made}
+    ctx.siblings.append(added)
+    return added
 
 
 def _number_point(point: Point, value: float | int) -> Point:
@@ -116,8 +108,7 @@ def _summary_to_sum(string_agg_temp: str, monotonic: bool, suffix: str, field: s
             _number_point(point, point.get(field, 0) if field == "count" else float(point.get(field, 0.0)))
             for point in points(metric)
         ]
-        data = {"data_points": made, "aggregation_temporality": temporality, "is_monotonic": monotonic}
-        added(ctx).append(_new_metric(metric, suffix, "sum", data))
+        _add_metric(ctx, metric, suffix, made, temporality, monotonic)
 
     return run
 
@@ -148,7 +139,7 @@ def convert_summary_quantile_val_to_gauge(attribute_key: str = "quantile", suffi
                 new = _number_point(point, float(quantile.get("value", 0.0)))
                 new["attributes"][attribute_key] = float(quantile.get("quantile", 0.0))
                 made.append(new)
-        added(ctx).append(_new_metric(metric, suffix, "gauge", {"data_points": made}))
+        _add_metric(ctx, metric, suffix, made)
 
     return run
 
@@ -163,7 +154,7 @@ def copy_metric(
     def run(ctx: Context) -> None:
         made = copy_value(ctx.item)
         # Upstream appends before it reads the arguments, so a failing one leaves the copy as far as it came.
-        added(ctx).append(made)
+        ctx.siblings.append(made)
         for field, get in changes.items():
             if get is not None:
                 made[field] = get(ctx)
@@ -213,8 +204,7 @@ def extract_sum_metric(monotonic: bool, suffix: str = "_sum") -> Getter:
         temporality = _temporality_of(metric, "extract_sum_metric")
         made = [_number_point(point, float(point.get("sum") or 0.0)) for point in _with_sum(metric)]
         if made:
-            data = {"data_points": made, "aggregation_temporality": temporality, "is_monotonic": monotonic}
-            added(ctx).append(_new_metric(metric, suffix, "sum", data))
+            _add_metric(ctx, metric, suffix, made, temporality, monotonic)
 
     return run
 
@@ -228,9 +218,8 @@ def extract_count_metric(monotonic: bool, suffix: str = "_count") -> Getter:
         temporality = _temporality_of(metric, "extract_count_metric")
         made = [_number_point(point, int(point.get("count") or 0)) for point in points(metric)]
         if made:
-            data = {"data_points": made, "aggregation_temporality": temporality, "is_monotonic": monotonic}
             # The metric's own unit is not that of a count.
-            added(ctx).append(_new_metric(metric, suffix, "sum", data) | {"unit": "1"})
+            _add_metric(ctx, metric, suffix, made, temporality, monotonic)["unit"] = "1"
 
     return run
 
@@ -249,7 +238,7 @@ def extract_avg_metric(suffix: str = "_avg") -> Getter:
             if (point.get("count") or 0) > 0
         ]
         if made:
-            added(ctx).append(_new_metric(metric, suffix, "gauge", {"data_points": made}))
+            _add_metric(ctx, metric, suffix, made)
 
     return run
 
@@ -270,10 +259,9 @@ def extract_percentile_metric(percentile: float, suffix: str = "") -> Getter:
         values = ((point, calculate(point, percentile)) for point in points(metric))
         made = [_number_point(point, value) for point, value in values if value is not None]
         if made:
-            new = _new_metric(metric, name_suffix, "gauge", {"data_points": made})
             description = metric.get("description")
-            new["description"] = f"{description} ({label})" if description else label
-            added(ctx).append(new)
+            added = _add_metric(ctx, metric, name_suffix, made)
+            added["description"] = f"{description} ({label})" if description else label
 
     return run
 

@@ -7,8 +7,8 @@ import hashlib
 import ipaddress
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
-from tracecore.ottl.signature import MISSING, Getter, IntGetter, StringGetter, constant_value, converter
+from tracecore.ottl.errors import OttlRuntimeError
+from tracecore.ottl.signature import Getter, Int, String, StringGetter, converter, prepared, value_converter
 
 _PROTOCOLS = {"ICMP": 1, "TCP": 6, "UDP": 17, "RSVP": 46, "ICMP6": 58, "SCTP": 132}
 
@@ -26,63 +26,48 @@ def parse_ip(text: str) -> bytes | None:
     return address.packed
 
 
-@converter("CommunityID")
+@value_converter("CommunityID")
 def community_id(
-    source_ip: StringGetter,
-    source_port: IntGetter,
-    destination_ip: StringGetter,
-    destination_port: IntGetter,
-    protocol: StringGetter | None = None,
-    seed: IntGetter | None = None,
-) -> Getter:
+    source_ip: String,
+    source_port: Int,
+    destination_ip: String,
+    destination_port: Int,
+    protocol: String = "TCP",
+    seed: Int = 0,
+) -> str:
     """The Community ID (version 1) of a network flow, the same for both of its directions."""
+    source = _end(source_ip, source_port, "source")
+    destination = _end(destination_ip, destination_port, "destination")
+    if protocol not in _PROTOCOLS:
+        raise OttlRuntimeError(f"unsupported protocol: {protocol}")
+    if not 0 <= seed <= 65535:
+        raise OttlRuntimeError(f"seed must be between 0 and 65535, got {seed}")
+    # The shorter, then the smaller address comes first; of one address, the smaller port.
+    first, second = sorted((source, destination), key=lambda side: (len(side[0]), side))
+    flow = seed.to_bytes(2, "big") + first[0] + second[0] + bytes((_PROTOCOLS[protocol], 0))
+    flow += first[1].to_bytes(2, "big") + second[1].to_bytes(2, "big")
+    digest = hashlib.sha1(flow, usedforsecurity=False).digest()
+    return "1:" + base64.b64encode(digest).decode()
 
-    def end(ctx: Context, ip: StringGetter, port: IntGetter, name: str) -> tuple[bytes, int]:
-        text, number = ip(ctx), port(ctx)
-        if not 0 <= number <= 65535:
-            raise OttlRuntimeError(f"{name} port must be between 0 and 65535, got {number}")
-        address = parse_ip(text)
-        if address is None:
-            raise OttlRuntimeError(f"invalid {name} IP: {text}")
-        return address, number
 
-    def run(ctx: Context) -> str:
-        source = end(ctx, source_ip, source_port, "source")
-        destination = end(ctx, destination_ip, destination_port, "destination")
-        name = "TCP" if protocol is None else protocol(ctx)
-        if name not in _PROTOCOLS:
-            raise OttlRuntimeError(f"unsupported protocol: {name}")
-        salt = 0 if seed is None else seed(ctx)
-        if not 0 <= salt <= 65535:
-            raise OttlRuntimeError(f"seed must be between 0 and 65535, got {salt}")
-        # The shorter, then the smaller address comes first; of one address, the smaller port.
-        first, second = sorted((source, destination), key=lambda side: (len(side[0]), side))
-        flow = salt.to_bytes(2, "big") + first[0] + second[0] + bytes((_PROTOCOLS[name], 0))
-        flow += first[1].to_bytes(2, "big") + second[1].to_bytes(2, "big")
-        digest = hashlib.sha1(flow, usedforsecurity=False).digest()
-        return "1:" + base64.b64encode(digest).decode()
-
-    return run
+def _end(ip: str, port: int, name: str) -> tuple[bytes, int]:
+    """The address and port of one end of a flow."""
+    if not 0 <= port <= 65535:
+        raise OttlRuntimeError(f"{name} port must be between 0 and 65535, got {port}")
+    address = parse_ip(ip)
+    if address is None:
+        raise OttlRuntimeError(f"invalid {name} IP: {ip}")
+    return address, port
 
 
 @converter("IsInCIDR")
 def is_in_cidr(target: StringGetter, networks: list[StringGetter]) -> Getter:
     """Whether an address lies in one of the networks. What is no address lies in none."""
-    texts = [constant_value(network) for network in networks]
-    fixed = None
-    if MISSING not in texts:
-        try:
-            fixed = [_network(text) for text in texts]
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
+    known = [prepared(network, _network) for network in networks]
 
     def run(ctx: Context) -> bool:
         address = parse_ip(target(ctx))
-        if address is None:
-            return False
-        if fixed is not None:
-            return any(_contains(network, address) for network in fixed)
-        return any(_contains(_network(network(ctx)), address) for network in networks)
+        return address is not None and any(_contains(network(ctx), address) for network in known)
 
     return run
 

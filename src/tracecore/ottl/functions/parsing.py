@@ -169,14 +169,7 @@ def parse_csv(
         raise OttlCompileError(f"unknown mode: {mode}")
 
     def run(ctx: Context) -> dict[str, str]:
-        try:
-            row = target(ctx)
-        except OttlRuntimeError as error:
-            raise OttlRuntimeError(f"error getting value for target in ParseCSV: {error.message}") from error
-        try:
-            names = header(ctx)
-        except OttlRuntimeError as error:
-            raise OttlRuntimeError(f"error getting value for header in ParseCSV: {error.message}") from error
+        row, names = _argument(target, "target", ctx), _argument(header, "header", ctx)
         if not names:
             raise OttlRuntimeError("headers must not be an empty string")
         columns = names.split(header_delimiter or delimiter)
@@ -188,6 +181,13 @@ def parse_csv(
         return dict(zip(columns, values, strict=True))
 
     return run
+
+
+def _argument(getter: StringGetter, name: str, ctx: Context) -> str:
+    try:
+        return getter(ctx)
+    except OttlRuntimeError as error:
+        raise OttlRuntimeError(f"error getting value for {name} in ParseCSV: {error.message}") from error
 
 
 def csv_row(text: str, delimiter: str, lazy: bool) -> list[str]:

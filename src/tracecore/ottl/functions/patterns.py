@@ -5,8 +5,8 @@ from __future__ import annotations
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import grok, regex
-from tracecore.ottl.signature import MISSING, Getter, StringGetter, StringLikeGetter, constant_value, converter
-from tracecore.ottl.values import Value, quote
+from tracecore.ottl.signature import Getter, StringGetter, StringLikeGetter, converter, prepared
+from tracecore.ottl.values import quote
 
 _NO_GROUP = "at least 1 named capture group must be supplied in the given regex"
 
@@ -14,14 +14,6 @@ _NO_GROUP = "at least 1 named capture group must be supplied in the given regex"
 @converter("IsMatch")
 def is_match(target: StringLikeGetter, pattern: StringGetter) -> Getter:
     """Whether a value's text matches a regular expression anywhere."""
-    if constant_value(pattern) is not MISSING:
-        matches = regex.dynamic("IsMatch", pattern)(None).matches  # type: ignore[arg-type]
-
-        def run_constant(ctx: Context) -> bool:
-            text = target(ctx)
-            return text is not None and matches(text)
-
-        return run_constant
     compiled = regex.dynamic("IsMatch", pattern)
 
     def run(ctx: Context) -> bool:
@@ -36,10 +28,6 @@ def is_match(target: StringLikeGetter, pattern: StringGetter) -> Getter:
 def extract_patterns(target: StringGetter, pattern: StringGetter) -> Getter:
     """The named groups of a regular expression's first match, as a map; an empty map where it does not match."""
     compiled = regex.dynamic("ExtractPatterns", pattern)
-    if constant_value(pattern) is not MISSING:
-        fixed = compiled(None)  # type: ignore[arg-type]
-        if any(fixed.names):
-            return lambda ctx: fixed.captures(target(ctx))
 
     def run(ctx: Context) -> dict[str, str]:
         expression = compiled(ctx)
@@ -59,19 +47,8 @@ def extract_grok_patterns(
 ) -> Getter:
     """Return the captures of a grok pattern such as `%{IP:client} %{NUMBER:size:int}` as a map."""
     own = _definitions(pattern_definitions or [])
-    text = constant_value(pattern)
-    fixed = None
-    if text is not MISSING:
-        try:
-            fixed = _compile(text, own, named_captures_only)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-
-    def run(ctx: Context) -> dict[str, Value]:
-        expression = fixed or _compile(pattern(ctx), own, named_captures_only)
-        return expression.captures(target(ctx))
-
-    return run
+    expression = prepared(pattern, lambda text: _compile(text, own, named_captures_only))
+    return lambda ctx: expression(ctx).captures(target(ctx))
 
 
 def _compile(text: str, own: tuple[tuple[str, str], ...], named_only: bool) -> grok.Grok:

@@ -10,15 +10,13 @@ from typing import Any
 import re2
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
-from tracecore.ottl.signature import MISSING, StringGetter, constant_value
+from tracecore.ottl.errors import OttlRuntimeError
+from tracecore.ottl.signature import StringGetter, prepared
 from tracecore.ottl.values import quote
 
 #: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
 MAX_PATTERN = 64 * 1024
 
-#: Instructions of an expression for ASCII that cannot be too many for the others.
-MAX_NARROW = 16 * 1024
 #: Bytes that the automaton of several expressions may take.
 MAX_SET = 1 << 20
 
@@ -29,19 +27,16 @@ _WORDS = re.compile(r"[\w ,:;=/<>@#%&~!'\"-]+", re.ASCII).fullmatch
 _SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
-def _options(*, capture: bool = True, ascii: bool = False, memory: int = 0) -> Any:
+def _options(*, capture: bool = True, memory: int = 0) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = not capture
     if memory:
         options.max_mem = memory
-    if ascii:
-        options.encoding = re2.Options.Encoding.LATIN1
     return options
 
 
-def _wide(text: str) -> Any:
-    """An expression for texts in UTF-8."""
+def _compile(text: str) -> Any:
     try:
         return re2.compile(text, options=_options())
     except re2.error as error:
@@ -50,26 +45,10 @@ def _wide(text: str) -> Any:
         raise ValueError("invalid UTF-8") from None
 
 
-def _narrow(text: str) -> Any:
-    """The same for texts in ASCII, whose offsets are those of their characters; None where it has to be the wide one.
-
-    Where a character is a byte, `[^x]{1,300}` is a tenth as long: quicker to compile, and short enough for RE2's faster
-    ways. What an expression says of ASCII does not depend on that, as long as it says it in ASCII.
-    """
-    if not text.isascii() or "\\p" in text or "\\P" in text:
-        return None
-    try:
-        narrow = re2.compile(text.encode(), options=_options(ascii=True))
-    except re2.error:
-        return None  # the wide one says why, or can say it
-    # One that is long may be too long for RE2 when its characters are several bytes: that has to be known now.
-    return narrow if narrow._regexp.ProgramSize() <= MAX_NARROW else None
-
-
 class CompiledRegex:
     """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
 
-    __slots__ = ("_find", "_narrow", "_test", "_wide_or_none", "names", "text")
+    __slots__ = ("_find", "_regex", "_test", "names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -77,23 +56,12 @@ class CompiledRegex:
             raise ValueError(f"pattern is longer than {MAX_PATTERN} characters")
         if (message := _only_in_cpp(text)) is not None:
             raise ValueError(message)
-        #: For texts in ASCII.
-        self._narrow: Any = _narrow(text)
-        self._wide_or_none: Any = None
-        if self._narrow is None:
-            self._narrow = self._wide_or_none = _wide(text)
+        self._regex: Any = _compile(text)
         # The layer of Python around RE2 costs more than most matches, so what is asked often goes past it.
-        self._find = self._narrow._regexp.Match
+        self._find = self._regex._regexp.Match
         #: The name of each group, by number; empty for a group without one. Index 0 is the whole match.
         self.names: tuple[str, ...] = ("", *group_names(text))
         self._test: Callable[[bytes], object] | None = None
-
-    @property
-    def _wide(self) -> Any:
-        """For texts that are not."""
-        if self._wide_or_none is None:
-            self._wide_or_none = _wide(self.text)
-        return self._wide_or_none
 
     def matches(self, text: str) -> bool:
         """Whether the expression matches anywhere in the text."""
@@ -112,7 +80,7 @@ class CompiledRegex:
         return self._test
 
     def _found(self, data: bytes) -> bool:
-        return bool(self._wide._regexp.Match(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
+        return bool(self._find(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
 
     def search(self, text: str) -> list[tuple[int, int]] | None:
         """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""
@@ -120,7 +88,7 @@ class CompiledRegex:
             data = text.encode()
             spans: list[tuple[int, int]] = self._find(_ANYWHERE, data, 0, len(data))
             return None if spans[0] == _NOWHERE else spans
-        found = self._wide.search(_valid(text))
+        found = self._regex.search(_valid(text))
         return None if found is None else _spans(found)
 
     def captures(self, text: str) -> dict[str, str]:
@@ -128,28 +96,14 @@ class CompiledRegex:
 
         Of two groups of one name the later one counts. A group that took no part captured the empty text.
         """
+        found = self.search(text) or ()
         # The empty text is also what lies between -1 and -1.
-        if text.isascii():
-            data = text.encode()
-            spans = self._find(_ANYWHERE, data, 0, len(data))
-            if spans[0] == _NOWHERE:
-                return {}
-            return {name: text[start:end] for name, (start, end) in zip(self.names, spans, strict=True) if name}
-        try:
-            data = text.encode()
-        except UnicodeEncodeError:
-            found = self.search(text) or ()
-            return {name: text[start:end] for name, (start, end) in zip(self.names, found, strict=False) if name}
-        spans = self._wide._regexp.Match(_ANYWHERE, data, 0, len(data))
-        if spans[0] == _NOWHERE:
-            return {}
-        return {name: data[start:end].decode() for name, (start, end) in zip(self.names, spans, strict=True) if name}
+        return {name: text[start:end] for name, (start, end) in zip(self.names, found, strict=False) if name}
 
     def all(self, text: str) -> Iterator[list[tuple[int, int]]]:
         """Every match, without the empty ones that abut the match before them."""
-        found = list(self._narrow.finditer(text.encode()) if text.isascii() else self._wide.finditer(_valid(text)))
         previous = -1
-        for match in found:
+        for match in self._regex.finditer(_valid(text)):
             start, end = match.span()
             if start == end == previous:
                 continue
@@ -327,12 +281,5 @@ def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]
 
 
 def dynamic(function: str, getter: StringGetter) -> Callable[[Context], CompiledRegex]:
-    """Return a function that gives the pattern of an argument: compiled now if constant, else for each record."""
-    text = constant_value(getter)
-    if text is not MISSING:
-        try:
-            pattern = compile_for(function, text)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-        return lambda ctx: pattern
-    return lambda ctx: compile_for(function, getter(ctx))
+    """Return a function that gives the pattern of an argument."""
+    return prepared(getter, lambda text: compile_for(function, text))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import glob, regex
 from tracecore.ottl.signature import (
-    MISSING,
     FunctionGetter,
     Getter,
     PathGetSetter,
@@ -16,8 +16,8 @@ from tracecore.ottl.signature import (
     RawGetter,
     StringGetter,
     constant,
-    constant_value,
     editor,
+    prepared,
 )
 from tracecore.ottl.values import quote
 
@@ -108,51 +108,40 @@ def replace_all_patterns(
         raise OttlCompileError(f"invalid mode {mode}, must be either 'key' or 'value'")
     replace = _part_replacer(function, replacement_format)
 
-    def run_values(ctx: Context) -> None:
-        values = target.get(ctx)
-        template = replacement(ctx)
-        compiled = pattern(ctx)
-        for key, value in values.items():
-            if isinstance(value, str) and compiled.matches(value):
-                try:
-                    values[key] = replace(ctx, compiled, value, template)
-                except OttlRuntimeError:
-                    if function is None:
-                        raise
-                    # A function that fails leaves its value as it was; the others still change.
-        target.set(ctx, values)
+    def replaced(ctx: Context, compiled: regex.CompiledRegex, text: str, template: str) -> str | None:
+        """The new text; None where the function fails on it."""
+        try:
+            return replace(ctx, compiled, text, template)
+        except OttlRuntimeError:
+            if function is None:
+                raise
+            return None
 
-    def run_keys(ctx: Context) -> None:
+    def run(ctx: Context) -> None:
         values = target.get(ctx)
         template = replacement(ctx)
         compiled = pattern(ctx)
-        renamed = {}
+        changed: dict[str, Any] = {}
         for key, value in values.items():
-            if not compiled.matches(key):
-                renamed[key] = value
-                continue
-            try:
-                renamed[replace(ctx, compiled, key, template)] = value
-            except OttlRuntimeError:
-                if function is None:
-                    raise
+            text = key if mode == "key" else value
+            if not isinstance(text, str) or not compiled.matches(text):
+                changed[key] = value
+            elif mode == "value":
+                # A function that fails leaves its value as it was; the others still change.
+                new = replaced(ctx, compiled, text, template)
+                changed[key] = value if new is None else new
+            elif (name := replaced(ctx, compiled, text, template)) is not None:
                 # Upstream loses the entry whose new key cannot be made.
+                changed[name] = value
         values.clear()
-        values.update(renamed)
+        values.update(changed)
         target.set(ctx, values)
 
-    return run_values if mode == "value" else run_keys
+    return run
 
 
 def _glob(function: str, pattern: StringGetter) -> Callable[[Context], Callable[[str], bool]]:
-    text = constant_value(pattern)
-    if text is not MISSING:
-        try:
-            match = _compile_glob(function, text)
-        except OttlRuntimeError as error:
-            raise OttlCompileError(error.message) from error
-        return lambda ctx: match
-    return lambda ctx: _compile_glob(function, pattern(ctx))
+    return prepared(pattern, lambda text: _compile_glob(function, text))
 
 
 def _compile_glob(function: str, text: str) -> Callable[[str], bool]:

@@ -8,7 +8,16 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.functions import gofmt
 from tracecore.ottl.functions.bounds import MAX_TEXT
-from tracecore.ottl.signature import AnyValue, Getter, Int, String, StringGetter, converter, value_converter
+from tracecore.ottl.signature import (
+    AnyValue,
+    Getter,
+    Int,
+    String,
+    StringGetter,
+    converter,
+    value_converter,
+    value_converters,
+)
 from tracecore.ottl.values import go_type, to_json
 
 #: What Go's `strings.TrimSpace` trims.
@@ -114,28 +123,13 @@ def trim_suffix(target: String, suffix: String) -> str:
     return target.removesuffix(suffix)
 
 
-@value_converter("ToLowerCase")
-def to_lower_case(target: String) -> str:
-    """A string in lower case."""
-    return lower(target)
-
-
-@value_converter("ToUpperCase")
-def to_upper_case(target: String) -> str:
-    """A string in upper case."""
-    return upper(target)
-
-
-@value_converter("ToSnakeCase")
-def to_snake_case(target: String) -> str:
-    """A string in snake_case."""
-    return snake(target)
-
-
-@value_converter("ToCamelCase")
-def to_camel_case(target: String) -> str:
-    """A string in CamelCase."""
-    return camel(target)
+CASES = value_converters(
+    String,
+    ("ToLowerCase", "A string in lower case.", lambda target: lower(target)),
+    ("ToUpperCase", "A string in upper case.", lambda target: upper(target)),
+    ("ToSnakeCase", "A string in snake_case.", lambda target: snake(target)),
+    ("ToCamelCase", "A string in CamelCase.", lambda target: camel(target)),
+)
 
 
 @converter("ConvertCase")

@@ -14,11 +14,9 @@ from tracecore.ottl.signature import (
     TimeValue,
     converter,
     value_converter,
+    value_converters,
 )
-from tracecore.ottl.values import Time, wrap_int64
-
-# Nanoseconds from 1 January of year 1, where Go's absolute time begins, to 1970.
-_YEAR_ONE = 62_135_596_800 * 1_000_000_000
+from tracecore.ottl.values import ZERO_TIME_NANO, Time, wrap_int64
 
 
 @converter("Now", pure=False)
@@ -74,7 +72,7 @@ def truncate_time(time: TimeValue, duration: DurationValue) -> Time:
     step = duration.nanos
     if step <= 0:
         return time
-    return Time(time.unix_nano - (time.unix_nano + _YEAR_ONE) % step, time.zone)
+    return Time(time.unix_nano - (time.unix_nano - ZERO_TIME_NANO) % step, time.zone)
 
 
 @value_converter("Unix")
@@ -83,73 +81,22 @@ def unix(seconds: Int, nanoseconds: Int | None = None) -> Time:
     return Time(seconds * 1_000_000_000 + (nanoseconds if nanoseconds else 0), zones.local_zone())
 
 
-@value_converter("UnixNano")
-def unix_nano(time: TimeValue) -> int:
-    """Nanoseconds of a time since 1970."""
-    return wrap_int64(time.unix_nano)
+SINCE_1970 = value_converters(
+    TimeValue,
+    ("UnixNano", "Nanoseconds of a time since 1970.", lambda time: wrap_int64(time.unix_nano)),
+    ("UnixMicro", "Microseconds of a time since 1970.", lambda time: wrap_int64(time.unix_nano // 1_000)),
+    ("UnixMilli", "Milliseconds of a time since 1970.", lambda time: wrap_int64(time.unix_nano // 1_000_000)),
+    ("UnixSeconds", "Seconds of a time since 1970.", lambda time: wrap_int64(time.unix_nano // 1_000_000_000)),
+)
 
-
-@value_converter("UnixMicro")
-def unix_micro(time: TimeValue) -> int:
-    """Microseconds of a time since 1970."""
-    return wrap_int64(time.unix_nano // 1_000)
-
-
-@value_converter("UnixMilli")
-def unix_milli(time: TimeValue) -> int:
-    """Milliseconds of a time since 1970."""
-    return wrap_int64(time.unix_nano // 1_000_000)
-
-
-@value_converter("UnixSeconds")
-def unix_seconds(time: TimeValue) -> int:
-    """Seconds of a time since 1970."""
-    return wrap_int64(time.unix_nano // 1_000_000_000)
-
-
-@value_converter("Year")
-def year(time: TimeValue) -> int:
-    """The year of a time."""
-    return time.to_datetime().year
-
-
-@value_converter("Month")
-def month(time: TimeValue) -> int:
-    """The month of a time, 1 to 12."""
-    return time.to_datetime().month
-
-
-@value_converter("Day")
-def day(time: TimeValue) -> int:
-    """The day of a time's month, 1 to 31."""
-    return time.to_datetime().day
-
-
-@value_converter("Weekday")
-def weekday(time: TimeValue) -> int:
-    """The day of a time's week, 0 for Sunday."""
-    return time.to_datetime().isoweekday() % 7
-
-
-@value_converter("Hour")
-def hour(time: TimeValue) -> int:
-    """The hour of a time, 0 to 23."""
-    return time.to_datetime().hour
-
-
-@value_converter("Minute")
-def minute(time: TimeValue) -> int:
-    """The minute of a time, 0 to 59."""
-    return time.to_datetime().minute
-
-
-@value_converter("Second")
-def second(time: TimeValue) -> int:
-    """The second of a time, 0 to 59."""
-    return time.to_datetime().second
-
-
-@value_converter("Nanosecond")
-def nanosecond(time: TimeValue) -> int:
-    """The nanosecond of a time within its second."""
-    return time.nanosecond
+PARTS = value_converters(
+    TimeValue,
+    ("Year", "The year of a time.", lambda time: time.to_datetime().year),
+    ("Month", "The month of a time, 1 to 12.", lambda time: time.to_datetime().month),
+    ("Day", "The day of a time's month, 1 to 31.", lambda time: time.to_datetime().day),
+    ("Weekday", "The day of a time's week, 0 for Sunday.", lambda time: time.to_datetime().isoweekday() % 7),
+    ("Hour", "The hour of a time, 0 to 23.", lambda time: time.to_datetime().hour),
+    ("Minute", "The minute of a time, 0 to 59.", lambda time: time.to_datetime().minute),
+    ("Second", "The second of a time, 0 to 59.", lambda time: time.to_datetime().second),
+    ("Nanosecond", "The nanosecond of a time within its second.", lambda time: time.nanosecond),
+)

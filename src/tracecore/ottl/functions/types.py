@@ -14,46 +14,19 @@ from tracecore.ottl.signature import (
     StringLikeGetter,
     converter,
     value_converter,
+    value_converters,
 )
-from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, go_type
+from tracecore.ottl.values import ZERO_TIME_NANO, Duration, ProfileID, SpanID, Time, TraceID, go_type
 
-_YEAR_ONE = -62_135_596_800 * 1_000_000_000
-
-
-@value_converter("IsString")
-def is_string(target: AnyValue) -> bool:
-    """Whether a value is a string."""
-    return type(target) is str
-
-
-@value_converter("IsBool")
-def is_bool(target: AnyValue) -> bool:
-    """Whether a value is a boolean."""
-    return type(target) is bool
-
-
-@value_converter("IsInt")
-def is_int(target: AnyValue) -> bool:
-    """Whether a value is an integer."""
-    return type(target) is int
-
-
-@value_converter("IsDouble")
-def is_double(target: AnyValue) -> bool:
-    """Whether a value is a floating point number."""
-    return type(target) is float
-
-
-@value_converter("IsMap")
-def is_map(target: AnyValue) -> bool:
-    """Whether a value is a map."""
-    return type(target) is dict
-
-
-@value_converter("IsList")
-def is_list(target: AnyValue) -> bool:
-    """Whether a value is a list."""
-    return type(target) is list
+OF_TYPE = value_converters(
+    AnyValue,
+    ("IsString", "Whether a value is a string.", lambda target: type(target) is str),
+    ("IsBool", "Whether a value is a boolean.", lambda target: type(target) is bool),
+    ("IsInt", "Whether a value is an integer.", lambda target: type(target) is int),
+    ("IsDouble", "Whether a value is a floating point number.", lambda target: type(target) is float),
+    ("IsMap", "Whether a value is a map.", lambda target: type(target) is dict),
+    ("IsList", "Whether a value is a list.", lambda target: type(target) is list),
+)
 
 
 @value_converter("IsEmpty")
@@ -64,7 +37,7 @@ def is_empty(target: AnyValue) -> bool:
     if isinstance(target, (TraceID, SpanID, ProfileID)):
         return not any(target)
     if isinstance(target, Time):
-        return target.unix_nano == _YEAR_ONE
+        return target.unix_nano == ZERO_TIME_NANO
     return target.nanos == 0 if isinstance(target, Duration) else not target
 
 

@@ -120,7 +120,7 @@ def statement_guard(statement: tree.Statement) -> Guard:
         ):
             # Nothing extracted is nothing merged.
             pattern = tree.body_pattern(source, "ExtractPatterns")
-            return frozenset({pattern}) if pattern is not None and tree.path_text(target) in _CACHE else None
+            return frozenset({pattern}) if pattern is not None and tree.unparse(target) in _CACHE else None
     return None
 
 

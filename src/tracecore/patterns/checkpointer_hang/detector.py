@@ -73,7 +73,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         storage: the first trouble of the storage.
         timeout: a collective that gave up waiting.
         alive: a process that was still there at the end.
-        awaited: of those that began, the ones that the others wait for, where a collective tells.
+        awaited: the ranks that the others wait for, where a collective or a barrier tells.
         stack: where one of those to look at stood, where that was printed.
     """
 
@@ -110,7 +110,8 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         lasted = f", {seconds(watched)}" if watched else ""
         text = f"Saving the checkpoint{step}{path} does not end ({self.first.phase}{lasted})"
         if self.awaited:
-            return f"{text}: {len(ranks)} ranks began it, and wait for {named(self.awaited)}"
+            others = f"{len(ranks)} ranks began it, and wait" if ranks else "the others wait"
+            return f"{text}: {others} for {named(self.awaited)}"
         if self.everyone and len(ranks) > 1:
             return f"{text}: all {len(ranks)} ranks began it" + (", rank 0 coordinates it" if 0 in ranks else "")
         if ranks:
@@ -163,7 +164,8 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         """Return the ranks that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
         found = Suspects.of(self.begun)
         if self.awaited:
-            return Suspects.of([begin for begin in self.begun if begin.rank in self.awaited])
+            own = Suspects.of([begin for begin in self.begun if begin.rank in self.awaited])
+            return msgspec.structs.replace(own, ranks=self.awaited)
         if not self.everyone or len(found.ranks) < 2 or 0 not in found.ranks:
             return found
         return Suspects.of([begin for begin in self.begun if begin.rank == 0])
@@ -278,6 +280,7 @@ class CheckpointerHang(Pattern[Config]):
             storage=storage,
             timeout=timeout,
             alive=alive,
+            awaited=() if timeout is None else timeout.missing,
         )
 
     def _storage(

@@ -301,12 +301,23 @@ class ProcessSteps:
     def _reports(self) -> dict[tuple[object, ...], list[Progress]]:
         return grouped([report for report in self._all if report.step is not None], _process)
 
+    @cached_property
+    def _by_file(self) -> dict[tuple[object, ...], list[Progress]]:
+        """Reports of each process and file, in order of place."""
+        known = sorted((report for report in self._all if report.step is not None), key=_offset)
+        return grouped(known, lambda report: (*_process(report), report.source.path))
+
     def go_on(self, oom: Oom, within: int) -> bool:
         """Whether its process makes two further steps: others may still end the step they are in; two steps are made
         only by a run that goes on."""
         if not self._all:
             return False  # nearly always, and found out without an allocation
         who = _process(oom)
+        if oom.approximate:
+            # Which of two lines in two files came first is not known where one of them has no time.
+            below = self._by_file.get((*who, oom.source.path), [])
+            after = bisect_right(below, oom.source.offset, key=_offset)
+            return after < len(below) and below[after].step != below[-1].step
         if self._plainly_goes_on(who, oom.end, oom.end + within):
             return True
         reports = self._reports.get(who)

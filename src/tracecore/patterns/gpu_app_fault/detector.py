@@ -45,6 +45,7 @@ FIND = {
     "illegal_memory_access": "run one step with `CUDA_LAUNCH_BLOCKING=1` under "
     "`compute-sanitizer --tool memcheck python …` to find the kernel and the address",
 }
+FIND_AMD = "run one step with `AMD_SERIALIZE_KERNEL=3` so that the traceback points at the kernel that failed"
 FIND_ANY = "run one step with `CUDA_LAUNCH_BLOCKING=1` so that the traceback points at the kernel that failed"
 
 
@@ -104,7 +105,8 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         code = f"Xid {self.code}" if self.code is not None else "the driver's page fault"
         gpu = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
         on = f" of {self.node}" if self.node else ""
-        what = f"a CUDA error ({self.error.error.replace('_', ' ')}) on {gpu}{on} with {code}"
+        kind = "CUDA" if self.error.vendor is None else "GPU"
+        what = f"a {kind} error ({self.error.error.replace('_', ' ')}) on {gpu}{on} with {code}"
         if self.escalate:
             return f"{who} met {what}, as did {self.jobs - 1} other jobs: suspect the GPU"
         return f"{who} caused {what}: the program's fault, not the GPU's"
@@ -127,14 +129,15 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
                 f"program before "
                 f"restarting it. If other programs fault on GPU {gpu} of {node}, too, test it (`rvs`)."
             )
-        find = FIND.get(self.error.error, FIND_ANY)
+        find = FIND.get(self.error.error, FIND_ANY) if self.error.vendor is None else FIND_AMD
+        kind = "a CUDA" if self.error.vendor is None else "an"
         log = (
             f"`kubectl logs --previous -n {self.error.pod.replace('/', ' ', 1)}`"
             if self.error.pod
             else (f"`{self.error.source.path}`")
         )
         return (
-            f"{what} with a CUDA error of the same process is the program's own fault: do not drain {node}, the GPU "
+            f"{what} with {kind} error of the same process is the program's own fault: do not drain {node}, the GPU "
             f"needs no reset. Look at {log}: {find}. Fix the program before restarting it."
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.gpu import AerError, GpuCondition, GpuDriverError, GpuLost, Sxid, Xid
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_entry
 
@@ -30,20 +30,32 @@ DRIVER = {
     "ras_uncorrectable": "has an uncorrectable error",
     "reset_failed": "could not be reset",
     "unusable": "is not usable, as its driver says",
+    "heartbeat_lost": "does not answer its driver any more",
+    "dma_failed": "failed: its DMA engine reports an error",
+    "memory_check_failed": "failed the check of its memory",
     "fabric_abort": "lost its fabric: the fabric manager aborted the jobs on it",
 }
-#: Of these, what only amdgpu says.
-AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
-#: And what only habanalabs says.
-GAUDI = frozenset({"unusable"})
-#: Conditions in which a GPU has to be replaced.
-CONDITION = {"row_remap_failed": "has failing memory that it could not remap"}
+#: By maker, what shows a device, brings it back and tests it, and what its driver's lines have; NVIDIA has no name.
+TOOLS = {
+    None: ("nvidia-smi -q -i {gpu}", "reset it: `nvidia-smi --gpu-reset -i {gpu}`", "dcgmi diag -r 3",
+           "xid|nvrm|amdgpu"),
+    "amd": ("amd-smi static -g {gpu}", "reset it: `amd-smi reset --gpureset -g {gpu}`", "rvs", "xid|nvrm|amdgpu"),
+    "habana": ("hl-smi", "reset it: `modprobe -r habanalabs && modprobe habanalabs`", "hl_qual", "habanalabs|accel"),
+    "aws": ("neuron-ls", "stop and start its instance (a reboot keeps the hardware)", "nccom-test", "neuron"),
+    "huawei": ("npu-smi info", "reset it: `npu-smi set -t reset -i ID -c 0`", "ascend-dmi --dg", "npu|hisi|ascend"),
+    "intel": ("xpu-smi health -l", "reset it: `xpu-smi config -d DEVICE --reset`", "xpu-smi diag -d DEVICE -l 3",
+              "xe |i915"),
+}  # fmt: skip
+#: Conditions in which a GPU is gone or has to be replaced.
+CONDITION = {"row_remap_failed": "has failing memory that it could not remap", "lost": "is lost, as nvidia-smi shows"}
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
     "nvlink_uncorrectable": "an uncorrectable NVLink error",
     "device_lost": "that it is lost",
     "device_hang": "that it hangs",
+    "device_link_failed": "that its links to its peers failed",
+    "dma_failed": "an error of its DMA engine",
     "driver_unusable": "that its driver cannot be used",
 }
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
@@ -108,10 +120,10 @@ def ends_fabric(sxid: Sxid) -> bool:
 
 def action_of(fact: Fact) -> str | None:
     """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
-    if isinstance(fact, GpuLost):
+    if isinstance(fact, GpuLost | AerError):
         return "RESTART_BM"
     if isinstance(fact, GpuCondition):
-        return "CONTACT_SUPPORT"
+        return "RESTART_BM" if fact.condition == "lost" else "CONTACT_SUPPORT"
     if isinstance(fact, GpuDriverError):
         return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):

@@ -6,19 +6,18 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
-from tracecore.facts.gpu import GpuCondition, GpuDriverError, GpuLost, Sxid, Xid, XidGauge
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled
 from tracecore.patterns.gpu_fault.action import (
-    AMD,
     CONDITION,
     CUDA,
     DRIVER,
-    GAUDI,
     LINK,
     MILD,
+    TOOLS,
     action_of,
     code_of,
     drastic,
@@ -54,7 +53,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     Args:
         first: the error that came first.
         worst: the one whose action is the most drastic, the same when there was one.
-        peer: for a link, the failure at its other end, or the program's error.
+        peer: for a link, the failure at its other end, or the program's error; for PCIe, the failed recovery.
         named: a later report of a program that says the rank, where the first does not.
         gauge: an exporter that shows the same Xid.
         codes: every Xid that belongs to it, sorted.
@@ -75,11 +74,32 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def gpu(self) -> str:
-        return f"GPU {self.first.gpu}" if self.first.gpu else "A GPU"
+        if self.bus:
+            return f"GPU {self.bus}"
+        what = "GPU" if self.vendor in (None, "amd") else "accelerator"
+        if device := getattr(self.first, "device", None):
+            return f"{what[0].upper()}{what[1:]} {device}"
+        told = self.first if self.named is None else self.named
+        if told.rank is not None:
+            return f"The {what} of rank {told.rank}"
+        return "A GPU" if what == "GPU" else f"An {what}"
+
+    @property
+    def vendor(self) -> str | None:
+        """Return who made it; None is NVIDIA."""
+        vendor = getattr(self.worst, "vendor", None)
+        return vendor if vendor in TOOLS else None
+
+    @property
+    def bus(self) -> str | None:
+        """The bus id of the GPU; of PCIe errors the port's line may not have it."""
+        fact = self.peer if isinstance(self.peer, AerRecovery) and self.peer.gpu else self.first
+        return fact.gpu
 
     @property
     def lost(self) -> bool:
-        return 79 in self.codes or isinstance(self.first, GpuLost) or isinstance(self.worst, GpuLost)
+        gone = isinstance(self.first, GpuLost | AerError) or isinstance(self.worst, GpuLost)
+        return 79 in self.codes or gone or getattr(self.first, "condition", None) == "lost"
 
     def headline(self) -> str:
         on = f" on {self.first.node}" if self.first.node else ""
@@ -90,12 +110,14 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             link = f" on link {fact.link}" if fact.link is not None else ""
             why = f": {known_switch.name}" if known_switch else ""
             return f"NVSwitch{f' {fact.switch}' if fact.switch else ''}{on} failed{link}{why} (SXid {fact.code})"
-        if self.lost:
+        if isinstance(fact, AerError):
+            what = "is lost: it did not come back after a fatal PCIe error"
+        elif isinstance(fact, GpuCondition):
+            what = CONDITION.get(fact.condition, "failed")
+        elif self.lost:
             what = "has fallen off the bus"
         elif isinstance(fact, GpuDriverError):
             what = DRIVER.get(fact.error, "failed")
-        elif isinstance(fact, GpuCondition):
-            what = CONDITION.get(fact.condition, "failed")
         elif isinstance(fact, CudaError):
             what = f"reports {CUDA.get(fact.error, 'an error')}"
         elif isinstance(fact, Xid) and fact.code == 154:
@@ -106,7 +128,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.gpu}{on} {what}{xids}"
 
     def remediation(self) -> str:
-        node, gpu = self.first.node or "NODE", self.first.gpu or "GPU"
+        node, gpu = self.first.node or "NODE", self.bus or "GPU"
         if isinstance(self.first, Sxid) or (
             isinstance(self.first, GpuDriverError) and self.first.error == "fabric_abort"
         ):
@@ -120,12 +142,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
                 f"`/var/log/fabricmanager.log`; if it comes back, send `nvidia-bug-report.sh` to the vendor."
             )
         action = action_of(self.worst)
-        show, reset, test = f"nvidia-smi -q -i {gpu}", f"nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"
-        if isinstance(self.worst, GpuDriverError) and self.worst.error in AMD:
-            show, reset, test = f"amd-smi static -g {gpu}", f"amd-smi reset --gpureset -g {gpu}", "rvs"
-        elif isinstance(self.worst, GpuDriverError) and self.worst.error in GAUDI:
-            show, reset, test = "hl-smi", "modprobe -r habanalabs && modprobe habanalabs", "hl_qual"
-        look = f"Look at `{show}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
+        show, reset, test, words = (command.replace("{gpu}", gpu) for command in TOOLS[self.vendor])
+        look = f"Look at `{show}` and `dmesg -T | grep -i -E '{words}'` on {node}. "
         first = ""
         if isinstance(self.worst, Xid):
             act = ACTIONS.get(action or "", "not known yet")
@@ -144,7 +162,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         elif action == "CONTACT_SUPPORT" or action is None:
             command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor. "
         else:
-            command = f"When its jobs are gone, reset it: `{reset}` on {node}. "
+            command = f"When its jobs are gone, {reset} on {node}. "
         return f"{hold}{first}{command}{look}Then `{test}` before it takes work; restart the job elsewhere."
 
     def evidence(self) -> Sequence[Fact]:
@@ -167,19 +185,20 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             "xids": list(self.codes),
             "reports": self.reports,
             "lost": self.lost,
-            "gpu.id": self.first.gpu,
+            "gpu.id": self.bus,
+            "kernelevents.gpu.device": getattr(self.first, "device", None),
             "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
             "k8s.node.name": self.first.node,
             "action": action_of(self.worst),
             "gen_ai.training.rank": self.first.rank if self.named is None else self.named.rank,
-            "peer": self.peer.gpu if self.peer is not None else None,
+            "peer": self.peer.gpu if self.peer is not None and not isinstance(self.peer, AerRecovery) else None,
         }
         return filled(fields)
 
     def promoted(self) -> dict[str, Any]:
         code = code_of(self.first) if isinstance(self.first, Xid) else None
         return {
-            "gpu.id": self.first.gpu,
+            "gpu.id": self.bus,
             "k8s.node.name": self.first.node,
             "kernelevents.xid": code,
             "tracecore.alert.gpu_fault.action": action_of(self.worst),
@@ -191,16 +210,16 @@ class GpuFault(Pattern[Config]):
 
     A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
     lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
-    the program, and those that only speak of another, never count. Of conditions that a table shows only one counts
-    in which the GPU has to be replaced.
+    the program, and those that only speak of another, never count. Of conditions that a table shows only those count
+    in which the GPU is gone or has to be replaced. A fatal PCIe error counts where a GPU did not recover from it.
     """
 
     id = "21"
     name = "gpu_fault"
     role = "cause"
     maturity = "experimental"
-    needs = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError, XidGauge)
-    triggers = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError)
+    needs = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError, XidGauge, AerError, AerRecovery)
+    triggers = (Xid, GpuLost, GpuDriverError, GpuCondition, Sxid, CudaError, AerRecovery)
     Config = Config
 
     @property
@@ -214,6 +233,9 @@ class GpuFault(Pattern[Config]):
             return gauge_keys(fact)
         if type(fact) is CudaError:
             return ((node, PEERS),) if fact.error in CUDA else ()
+        if isinstance(fact, AerError | AerRecovery):
+            broken = fact.severity == "fatal" if isinstance(fact, AerError) else not fact.succeeded
+            return ((node, PEERS),) if broken else ()
         if type(fact) is Sxid or (type(fact) is Xid and fact.code == LINK):
             return ((node, PEERS),)
         if not faulty(fact):
@@ -228,6 +250,8 @@ class GpuFault(Pattern[Config]):
             found += self._switches(window, gauges, found)
             if window.of(CudaError):
                 found += self._programs(window, gauges)
+            if window.of(AerRecovery):
+                found += self._pcie(window, gauges)
             if len(found) > 1:
                 # Uids are made up only where times do not decide.
                 found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
@@ -247,6 +271,20 @@ class GpuFault(Pattern[Config]):
             for chain in _chains(window.of(CudaError), near)
             if kernel.first(chain[0].time - near, chain[0].end + near) is None
         ]
+
+    def _pcie(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
+        """Return verdicts on GPUs that did not recover from a fatal PCIe error, where no Xid tells the same."""
+        kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
+        near = self.config.window
+        found: dict[str, GpuFaultVerdict] = {}
+        for error in window.of(AerError):
+            failed = [r for r in window.of(AerRecovery) if abs(r.time - error.time) <= near and _of_one(error, r)]
+            # The line of the GPU's own driver says more than the port's.
+            failed.sort(key=lambda recovery: recovery.gpu is None)
+            if failed and kernel.first(error.time - near, error.end + near) is None:
+                verdict = self._verdict(window, gauges, [error], "full", failed[0])
+                found.setdefault(verdict.bus or "", verdict)
+        return list(found.values())
 
     def _switches(self, window: Window, gauges: Gauges, links: Sequence[GpuFaultVerdict]) -> list[GpuFaultVerdict]:
         """Fatal errors of switches, where no link of a GPU tells of the same."""
@@ -320,6 +358,13 @@ def _named(chain: Sequence[Fact]) -> Fact | None:
         return None
     named = [fact for fact in chain if fact.rank is not None]
     return named[0] if len({fact.rank for fact in named}) == 1 else None
+
+
+def _of_one(error: AerError, recovery: AerRecovery) -> bool:
+    """Whether both may be about one device, and one of them is by a driver of GPUs, which gives the device's layer."""
+    if recovery.gpu is not None:
+        return error.gpu in (recovery.gpu, None)
+    return error.gpu is not None and error.error_type is not None
 
 
 def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:

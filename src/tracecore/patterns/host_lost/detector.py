@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.fact import order
 from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
-from tracecore.facts.kubernetes import SLURM_DOWN, NodeReadiness
+from tracecore.facts.kubernetes import GIVEN_UP, SLURM_DOWN, NodeReadiness
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-Sign: TypeAlias = Literal["panic", "reboot", "node_fail", "not_ready", "silence"]
+Sign: TypeAlias = Literal["panic", "reboot", "node_fail", "not_ready", "given_up", "silence"]
 
 #: What the kernel says of a machine that goes down or is ill; an oops alone is survived often enough.
 EVENTS: dict[str, Sign | None] = {
@@ -33,9 +33,12 @@ WORDS: dict[Sign, str] = {
     "reboot": "it rebooted",
     "node_fail": "the scheduler reports it failed",
     "not_ready": "it is not ready",
+    "given_up": "whoever started the job there lost contact with it",
     "silence": "it fell silent while its peers went on",
 }
-RANK: dict[Sign, int] = {"panic": 0, "reboot": 1, "node_fail": 2, "not_ready": 3, "silence": 4}
+#: Stops that take the machine, and not only a job, away.
+TAKEN_AWAY = frozenset({"spot", "maintenance", "drain"})
+RANK: dict[Sign, int] = {"panic": 0, "reboot": 1, "node_fail": 2, "not_ready": 3, "given_up": 4, "silence": 5}
 _time = attrgetter("time")
 
 
@@ -186,7 +189,9 @@ class HostLost(Pattern[Config]):
         begin = min(fact.time for fact in facts)
         if sign == "node_fail" and any(isinstance(fact, HostEvent) and fact.event == "prolog_failed" for fact in facts):
             return None  # the machine answers: Slurm takes a job off it that could not begin there
-        if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
+        if sign != "panic" and (
+            stops.first(begin - self.config.planned, episode[-1][0]) is not None or self._taken_away(window)
+        ):
             return None
         anchor = told[0][1]
         # One of each kind proves as much as all of them.
@@ -202,12 +207,17 @@ class HostLost(Pattern[Config]):
             sign=sign,
         )
 
+    def _taken_away(self, window: Window) -> bool:
+        """Whether somebody who does not say when took the machine away: a pod's status has the reason, and no time."""
+        stops = window.of(PlannedStop) if window.key[0] else ()
+        return any(stop.approximate and stop.reason in TAKEN_AWAY for stop in stops)
+
     def _sign(self, window: Window, fact: Fact, gone: bool) -> Sign | None:
         """Return what this is a sign of; `gone` is whether other signs say that the machine is gone."""
         if isinstance(fact, SlurmState):
             return "node_fail"
         if isinstance(fact, NodeReadiness):
-            return "not_ready"
+            return "given_up" if fact.reason == GIVEN_UP else "not_ready"
         if isinstance(fact, NodeSilence):
             return "silence"
         if not isinstance(fact, HostEvent):

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 Said: TypeAlias = RendezvousFailure | RendezvousRetry | NcclError
 
 NO_INTERFACE = "no_socket_interface"
+#: What a rank says whose communicator cannot be set up on its own machine, and what it says when it gave up for that: a
+#: complaint alone may be about a way that the library then does without.
+SETUP = frozenset({"nvls_error", "ib_setup_failed", "no_network_provider"})
+GAVE_UP = frozenset(
+    {"init_failed", "unhandled_cuda_error", "unhandled_system_error", "internal_error", "invalid_usage"}
+)
 #: What a rank says that could not reach the others; the other failures are of one that waited.
 UNREACHED = frozenset({"connect_timeout", "connection_refused", "host_not_found", NO_INTERFACE})
 #: What a rank says that had reached the rendezvous, and saw it end.
@@ -62,7 +68,11 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
         for pod in sorted(ready.get(name, ()), key=order):
             # A pod that became ready again is the same rank.
             cohort.ready.setdefault(pod.rank, pod)
-        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=order)
+        told = [fact for said in failures for fact in said.get(name, ())]
+        problems = {problem_of(fact) for fact in told}
+        if not (problems & SETUP and problems & GAVE_UP):
+            told = [fact for fact in told if problem_of(fact) not in SETUP | GAVE_UP]
+        cohort.said = sorted(told, key=order)
         cohort.retried = sorted(retries.get(name, ()), key=order)
         entered = [fact for known in entries for fact in known.get(name, ())]
         cohort.joined = {fact.rank for fact in entered if fact.rank is not None}
@@ -90,7 +100,8 @@ def _heard_of(pod: PodReady, facts: Sequence[Fact]) -> bool:
 def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
     """The ranks that never joined, how many they are, and how many ranks there should be."""
     # Whoever counts those that come says which ranks did not.
-    failed = {pod.rank for pod in absent if pod.rank is not None} or cohort.missed - cohort.joined
+    missed = cohort.missed.union(*(fact.missing for fact in said if isinstance(fact, RendezvousFailure)))
+    failed = {pod.rank for pod in absent if pod.rank is not None} or missed - cohort.joined
     counts = [
         (fact.expected, fact.joined)
         for fact in said
@@ -111,7 +122,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         failed = {0} if (unreached or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
     # Somebody counted those that are missing, and a rank implies those below it.
-    counted = max(len(cohort.missed), *cohort.missed) + 1 if cohort.missed else 0
+    counted = max(len(missed), *missed) + 1 if missed else 0
     size = max(len(cohort.ready), expected, len(seen | failed), missing, counted)
     return tuple(sorted(failed)), missing, size
 

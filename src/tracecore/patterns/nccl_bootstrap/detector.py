@@ -12,10 +12,13 @@ from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
+from tracecore.facts.wording import reason
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.nccl_bootstrap.cohorts import (
+    GAVE_UP,
     NO_INTERFACE,
+    SETUP,
     Cohort,
     Said,
     cohort_of,
@@ -34,20 +37,43 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Discriminator: TypeAlias = Literal[
-    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
-]
+    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch",
+    "address_in_use", "setup_failed", "unknown",
+]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
     "rendezvous_unreachable": "the rendezvous was not reached",
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
+    "address_in_use": "the port of the rendezvous was taken",
+    "setup_failed": "a communicator could not be set up",
     "unknown": "nothing says why",
 }
+#: What could not be set up, and what to look at on that machine.
+SETUPS = {
+    "nvls_error": (
+        "NVLink SHARP (multicast over NVLink) could not be set up",
+        "Look at the NVLink fabric{on}: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 3 Fabric`, "
+        "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` goes without it.",
+    ),
+    "no_network_provider": (
+        "the network plugin found no network that it can use",
+        "Run `fi_info` and `ibv_devinfo`{on} in the container of the job: the adapter's devices have to be there, and "
+        "the plugin to fit the versions of NCCL and libfabric. `NCCL_NET_PLUGIN=none` goes without it, over TCP.",
+    ),
+    "ib_setup_failed": (
+        "the InfiniBand adapter gave no queues or memory",
+        "Compare `ulimit -l` of the very process{on} with unlimited, which the adapter needs (limits of slurmd, of the "
+        "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
+    ),
+}
 #: Mistakes in how processes were started, which say by themselves what is wrong.
-MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
+MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
+#: Errors of NCCL that are about joining.
+COUNTED = SETUP | GAVE_UP | {NO_INTERFACE}
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
 
@@ -96,7 +122,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def awaited(self) -> CniEvent | None:
         """The failure of the pod network where it is that of another rank, which never got ready: those here wait."""
-        if self.cni is None or self.cni.rank is None or self.cni.rank in self.failed:
+        if self.cni is None or self.cni.rank in self.failed or (self.cni.rank is None and self.ready):
             return None
         return self.cni
 
@@ -112,12 +138,21 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"Two processes{job} were started as {which}, so that the ranks cannot join"
         if self.discriminator == "world_size_mismatch":
             return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
+        if self.discriminator == "address_in_use":
+            which = f"Rank {self.failed[0]}" if len(self.failed) == 1 else "A process"
+            return f"{which}{job} could not open {self._port}: another process holds it"
+        if self.discriminator == "setup_failed":
+            rank = f" of rank {self.failed[0]}" if len(self.failed) == 1 else ""
+            detail = f" ({reason(fact.detail)})" if (fact := self._setup).detail else ""
+            return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
             return f"No rank{job} could join: {why}"
         if (event := self.awaited) is not None:
-            why = f"the network of rank {event.rank}{f' ({event.pod})' if event.pod else ''} could not be set up"
+            rank = f"rank {event.rank}{f' ({event.pod})' if event.pod else ''}"
+            network = (event.pod or "a pod") if event.rank is None else rank
+            why = f"the network of {network} could not be set up"
         return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
 
     def remediation(self) -> str:
@@ -151,6 +186,14 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 "Compare `WORLD_SIZE`, `--nnodes` and `--nproc-per-node` of all processes: one was started with other "
                 "numbers than the rest, or belongs to another run."
             )
+        if self.discriminator == "address_in_use":
+            return (
+                f"`ss -ltnp` on the machine that hosts the rendezvous names the process that holds {self._port}. If an "
+                f"earlier run left it behind, end it; else start with another port (`--master-port`, `MASTER_PORT`, "
+                f"`--rdzv-endpoint`)."
+            )
+        if self.discriminator == "setup_failed":
+            return SETUPS[self._setup.error][1].replace("{on}", self._on)
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
@@ -180,6 +223,21 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def beside(self, rest: IncidentContext) -> NcclBootstrapVerdict:
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
+
+    @property
+    def _port(self) -> str:
+        """Return the port that was to be opened, as far as it is known."""
+        number = (self._told("endpoint") or "").rpartition(":")[2].strip()
+        return f"port {number}" if number.isdigit() else "the port of the rendezvous"
+
+    @property
+    def _setup(self) -> NcclError:
+        return next(fact for fact in self.said if isinstance(fact, NcclError) and fact.error in SETUP)
+
+    @property
+    def _on(self) -> str:
+        host = self._setup.node or self._setup.host
+        return f" on {host}" if host else ""
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
@@ -253,9 +311,7 @@ class NcclBootstrap(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if type(fact) is NcclError and fact.error != NO_INTERFACE:
-            return ()
-        if type(fact) is RendezvousFailure and fact.own:
+        if type(fact) is NcclError and fact.error not in COUNTED:
             return ()
         if type(fact) is GroupProgress and not fact.last_enqueued:
             return ()
@@ -301,8 +357,10 @@ class NcclBootstrap(Pattern[Config]):
         absent: list[PodReady],
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
-        cni = self._cni(events, key, cohort, absent) if absent else None
         times = [fact.time for fact in said]
+        # What is older than the horizon is no evidence any more.
+        alone = None if absent else events.alone(key[1], missing, min(times) - self.horizon)
+        cni = self._cni(events, key, cohort, absent) if absent else alone
         if absent:
             times.append(self._first(cohort) + self.config.window)
             # That somebody is refused and tries again says nothing, until he has not come for so long.
@@ -314,6 +372,12 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "socket_ifname_mismatch"
         elif mistake := next((name for name in MISTAKES for fact in said if problem_of(fact) == name), None):
             discriminator = mistake
+            if mistake == "address_in_use":  # whoever says so is the one, whatever the others wait for
+                failed = tuple(sorted({f.rank for f in said if problem_of(f) == mistake and f.rank is not None}))
+                missing = max(len(failed), 1)
+        elif any(problem_of(fact) in SETUP for fact in said):
+            discriminator = "setup_failed"
+            failed = tuple(sorted({fact.rank for fact in said if problem_of(fact) in SETUP and fact.rank is not None}))
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(
@@ -345,6 +409,19 @@ class Networks:
     def __init__(self, events: Sequence[CniEvent]) -> None:
         self._spaces = {name: Timeline(group) for name, group in grouped(events, _space).items()}
         self._jobs = {name: Timeline(group) for name, group in grouped(events, _space_and_job).items()}
+
+    def alone(self, space: str, missing: int, oldest: int) -> CniEvent | None:
+        """The last failure where those of the whole window are about no more pods than ranks are missing.
+
+        Output alone does not name the namespace; then there must be one only.
+        """
+        spaces = [name for name in self._spaces if not space or name == space]
+        events = self._spaces[spaces[0]].facts if len(spaces) == 1 else ()
+        pods = {event.pod for event in events}
+        last = max(events, key=order, default=None)
+        if last is None or last.end < oldest or None in pods or len(pods) > missing:
+            return None
+        return last
 
     def first(self, space: str | None, job: str, oldest: int, newest: int) -> CniEvent | None:
         """The first of this namespace and time that may be of this job; of any where it is not known."""

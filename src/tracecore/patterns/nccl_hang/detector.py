@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
+from tracecore.facts.fact import Fact
 from tracecore.facts.nccl import GLOO, WatchdogReport
+from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
@@ -26,7 +28,6 @@ from tracecore.patterns.scope import attempt_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict, Window
 
 #: Stands for a rank whose number is not known.
@@ -59,8 +60,8 @@ class NcclHang(Pattern[Config]):
     name = "nccl_hang"
     role = "symptom"
     maturity = "stable"
-    needs = (CollectiveEntry, GroupProgress, WatchdogReport)
-    triggers = (CollectiveEntry, WatchdogReport)
+    needs = (CollectiveEntry, GroupProgress, WatchdogReport, StackPrinted)
+    triggers = (CollectiveEntry, WatchdogReport, StackPrinted)
     Config = Config
 
     @property
@@ -69,6 +70,8 @@ class NcclHang(Pattern[Config]):
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         job = attempt_of(fact)
+        if type(fact) is StackPrinted:
+            return ((job, ""),) if fact.rank is not None else ()
         if fact.rank is None:
             # The line gives the number within the group; the group's members tell which rank that is.
             if not isinstance(fact, WatchdogReport):
@@ -97,6 +100,10 @@ class NcclHang(Pattern[Config]):
                 # that it was one.
                 reports = [report for report in reports if is_pairwise(report)]
         entries = unfinished(window)
+        if not reports and not entries:
+            # Stacks are looked at where no rank says itself that it waits.
+            seen = _told_by_stacks(window.of(StackPrinted), self.config.min_ranks)
+            reports = [seen] if seen is not None else []
         if not reports and not entries:
             return []
         calls = CallsByRank(entries)
@@ -217,6 +224,20 @@ class NcclHang(Pattern[Config]):
             elif report.rank not in pairwise and not ended(window, report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
         return cohorts, pairwise
+
+
+def _told_by_stacks(stacks: Sequence[StackPrinted], enough: int) -> WatchdogReport | None:
+    """Return whom most ranks wait for in a collective, where the last stacks of the few others are elsewhere."""
+    last = {stack.rank: stack for stack in sorted(stacks, key=lambda s: (s.end, s.source.path, s.source.offset))}
+    waiting = [stack for stack in last.values() if stack.waits]
+    elsewhere = sorted(stack.rank for stack in last.values() if not stack.waits and stack.rank is not None)
+    if len(waiting) < enough or not 0 < len(elsewhere) < len(waiting):
+        return None
+    known = {name: getattr(waiting[0], name) for name in Fact.__struct_fields__}
+    known.update(rank=None, count=1, last_time=None)
+    return WatchdogReport(
+        **known, report="timeout", missing=tuple(elsewhere), reporter="the stack of each rank", op=waiting[0].inner
+    )
 
 
 def _spokesman(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:

@@ -135,10 +135,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return f"point-to-point operations of {group}"
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
+    @property
+    def sign(self) -> str | None:
+        """Say what shows whom the others wait for, where nobody says so."""
+        return next((fact.sign for fact in self.hanging if isinstance(fact, WatchdogReport) and fact.sign), None)
+
     def headline(self) -> str:
         if self.reporter is not None and self.culprits:
             waits = named(self.hanging_ranks, capital=True) if self.hanging_ranks else "The other ranks"
             wait = "waits" if len(self.hanging_ranks) == 1 else "wait"
+            if (sign := self.sign) is not None:
+                return f"{waits} {wait} for {named(self.looked_for)}: {sign}"
             late = "has" if len(self.culprits) == 1 else "have"
             return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
         behind = any(
@@ -352,7 +359,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             over=tuple(rank for rank in ranks if rank in rest.ended),
             everybody=not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p,
             others=tuple(sorted(rest.ranks - waits)),
-            last_lines=tuple(lines for rank in ranks if (lines := rest.last_lines(rank)) is not None),
+            last_lines=tuple(lines for rank in ranks if (lines := _wrote(rank, rest)) is not None),
             transport=rest.transport,
         )
 
@@ -391,6 +398,13 @@ def _printed(verdict: NcclHangVerdict, rest: IncidentContext) -> str | None:
     """The operation as one of the ranks' watchdogs printed it, in a line that does not name the group."""
     said = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
     return next((report.op for report in said if report.op and report.seq == verdict.seq and not report.pg), None)
+
+
+def _wrote(rank: int, rest: IncidentContext) -> LastLines | None:
+    """Return the last lines of a rank; the end of a stack that somebody else printed is none of its."""
+    lines, stack = rest.last_lines(rank), rest.stacks.get(rank)
+    spied = lines is not None and stack is not None and stack.source.path == lines.path and not lines.doing
+    return None if spied and lines is not None and lines.lines[-1][1].startswith((" ", "\t")) else lines
 
 
 def _stood(stack: StackPrinted) -> str:

@@ -198,7 +198,7 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
     found = []
     for report in reports:
         number = report.group_rank
-        if report.rank is None and number is not None and number < len(order):
+        if report.rank is None and number is not None and 0 <= number < len(order):
             found.append(msgspec.structs.replace(report, rank=order[number]))
         elif report.rank is not None or not named:
             found.append(report)
@@ -213,10 +213,11 @@ def culprits_of(
         # Called something else, here or before: nothing after that can match.
         return tuple([_different(odd) for odd in known.odd]), None
     found: dict[int, Culprit] = {}
-    if reports := window.of(WatchdogReport):
-        for report in reports:
-            for rank in report.missing:
-                found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
+    # What stacks tell is in the cohort alone.
+    said = window.of(WatchdogReport) or [fact for fact in cohort.values() if isinstance(fact, WatchdogReport)]
+    for report in said:
+        for rank in report.missing:
+            found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
     origin: tuple[str, int] | None = None
     progress = known.progress
     for rank in known.entered:

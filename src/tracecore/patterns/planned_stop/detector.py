@@ -73,7 +73,8 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         stop: what says it best: a request with a reason, else a SIGTERM.
-        last: the last thing that belongs to this stop, the same when there was one.
+        last: the last thing that belongs to this stop, the same when there was one; where the stop itself has no time
+            of its own, the first that has.
         reason: as in `PlannedStop`.
     """
 
@@ -184,6 +185,7 @@ class PlannedStopPattern(Pattern[Config]):
             chain, begin = stops[begin:place], place
             best = min(chain, key=_weight)  # of several the first: they are in order
             reason = best.reason if isinstance(best, PlannedStop) else "sigterm"
+            dated = next((fact for fact in chain if not fact.approximate), None) if best.approximate else None
             if reason not in ASKED:
                 failures = _failures(window) if failures is None else failures
                 # Exit statuses are often all of one time, read from a file when everything was over.
@@ -197,7 +199,7 @@ class PlannedStopPattern(Pattern[Config]):
                     time=best.time,
                     confidence="full" if reason in ASKED else "partial",
                     stop=best,
-                    last=chain[-1],
+                    last=dated or chain[-1],
                     reason=reason,
                 )
             )

@@ -70,8 +70,8 @@ NEXT = {
     "ask for a higher limit",
     "server_error": "`curl -sI ENDPOINT`, the provider's status and the gateway's log show whether it is well again; "
     "retry with back-off",
-    "not_responding": "`showmount -e {device}`, `ping {device}`, `nfsstat -m`: find out whether the server or the "
-    "way to it is down",
+    "not_responding": "`stat -f {path}` shows whether it answers, `dmesg -T` and `ping {device}` whether the server or "
+    "the way to it is down",
     "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
     "timeout": "test by hand (`time dd if={path} of=/dev/null bs=1M count=100`) and look at the server's load",
     "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
@@ -92,16 +92,44 @@ CEPH = (
     "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
     "client waits for; ask its administrators, and remount if the client stays locked out"
 )
+#: How to ask the client of a file system on another machine which server it has lost.
+CLIENTS = {
+    "weka": "`weka local status`",
+    "gpfs": "`mmhealth node show`",
+    "nfs": "`nfsstat -m`",
+    "fuse": "`mountpoint {path}` and the log of the FUSE or CSI driver",
+}
 REMOTE = (
-    "`stat -f {path}` shows whether it answers, `dmesg -T` and the client's own state (`weka local status`, `mmhealth "
-    "node show`, `nfsstat -m`) which server it has lost; ask its administrators, and remount if it does not come back"
+    "`stat -f {path}` shows whether it answers, `dmesg -T` and CLIENT which server it has lost; ask its "
+    "administrators, and remount if it does not come back"
 )
+#: How to ask for a quota.
+QUOTAS = {
+    "lustre": "`lfs quota -h {path}`",
+    "fsx": "`lfs quota -h {path}`",
+    "weka": "`weka fs quota list`",
+    "gpfs": "`mmlsquota`",
+    "nfs": "`quota -s`",
+    "ceph": "`getfattr -n ceph.quota.max_bytes {path}`",
+}
+#: Stores that are reached by requests, which nobody mounts.
+STORES = ("s3", "gcs", "azure", "http")
+#: What a client says of a server on another machine that is gone.
+GONE = ("enotconn", "not_responding", "eio", "estale", "timeout")
 NEXT_OF = {
-    **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
-    **{(backend, "eio"): REMOTE for backend in ("weka", "gpfs", "nfs", "fuse")},
-    ("ceph", "eio"): CEPH,
-    **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
-    **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
+    **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in GONE},
+    **{(backend, error): REMOTE.replace("CLIENT", asked) for backend, asked in CLIENTS.items() for error in GONE},
+    ("nfs", "not_responding"): "`showmount -e {device}`, `ping {device}`, `nfsstat -m`: find out whether the server or "
+    "the way to it is down",
+    ("nfs", "timeout"): NEXT["timeout"],
+    ("nfs", "estale"): "its export was restarted: remount it (`umount -f` and `mount`)",
+    ("fuse", "enotconn"): NEXT["enotconn"],
+    **{(backend, error): NEXT["server_error"] for backend in STORES for error in ("not_responding", "timeout")},
+    **{("ceph", error): CEPH for error in (*GONE, "evicted")},
+    **{
+        (backend, "quota"): f"{asked} shows what is used up; remove data or ask for more"
+        for backend, asked in QUOTAS.items()
+    },
 }
 
 

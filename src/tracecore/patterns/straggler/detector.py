@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from tracecore.facts.collective import Arrival, CollectiveEntry
-from tracecore.facts.training import Progress
+from tracecore.facts.training import Progress, SlowRanks
 from tracecore.patterns.config import HOUR, MILLISECOND, SECOND, Count, Duration, Factor, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
@@ -26,6 +26,8 @@ Part: TypeAlias = Literal["data", "compute", "unknown"]
 #: Attempt, epoch and number.
 Step: TypeAlias = tuple[int, float, int]
 
+#: Ranks that one report names as slow, beyond which it singles nobody out.
+MOST = 8
 #: Phases whose steps count.
 TRAINS = frozenset({None, "train"})
 
@@ -42,6 +44,7 @@ class Config(Settings, frozen=True, kw_only=True):
         share: a wait for data, or a late arrival, matters from this share of the step on.
         late: an arrival so late, more than clocks may differ by, matters however long the step is.
         least_ms: nothing matters below so many milliseconds.
+        reports: so many reports of a detector that runs beside the training name a slow rank.
     """
 
     window: Duration = HOUR
@@ -53,6 +56,7 @@ class Config(Settings, frozen=True, kw_only=True):
     share: Fraction = 0.2
     late: Duration = 2 * SECOND
     least_ms: Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)] = 5.0
+    reports: Count = 3
 
 
 class RankLag(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         rank: the straggler.
         lags: the decisive steps, by its own times; empty where arrivals decide.
         arrivals: the collectives it came last to; empty where its own times decide.
+        reports: what a detector beside the training says of it; empty where anything else decides.
     """
 
     pattern_id: ClassVar[str] = "6"
@@ -82,6 +87,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     rank: int
     lags: tuple[RankLag, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
+    reports: tuple[SlowRanks, ...] = ()
 
     @property
     def part(self) -> Part:
@@ -92,12 +98,30 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     def ratio(self) -> float | None:
         """Return the ratio to the middle rank's time, the median over the decisive steps."""
         ratios = sorted(lag.took / lag.usual for lag in self.lags if lag.usual > 0)
+        ratios = ratios or sorted(
+            report.ratio for report in self.reports if report.ratio is not None and report.ratio >= 1
+        )
         return round(ratios[len(ratios) // 2], 2) if ratios else None
 
     @property
+    def _reporter(self) -> str:
+        return self.reports[0].reporter or "a detector"
+
+    @property
+    def _fact(self) -> Fact | None:
+        """The last fact that is its own; a report is its author's."""
+        return self.lags[-1].report if self.lags else self.arrivals[-1] if self.arrivals else None
+
+    @property
+    def _node(self) -> str | None:
+        if self._fact is not None:
+            return self._fact.node
+        return next((report.machine for report in self.reports if report.machine is not None), None)
+
+    @property
     def _place(self) -> str:
-        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
-        return f" on {fact.node}" if fact.node else f" in {fact.pod}" if fact.pod else ""
+        pod = self._fact.pod if self._fact is not None else None
+        return f" on {self._node}" if self._node else f" in {pod}" if pod else ""
 
     def headline(self) -> str:
         who = f"Rank {self.rank}{self._place}"
@@ -107,6 +131,10 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
                 f"{who} comes last to {len(self.arrivals)} steps in a row of group {first.pg_desc or first.pg}, "
                 f"from seq {first.seq}, at least {late:.0f} ms after the middle rank"
             )
+        if self.reports:
+            count = sum(report.count for report in self.reports)
+            times = f", {self.ratio:g} times the fastest" if self.ratio is not None else ""
+            return f"{who} is slower than the others: {count} reports of {self._reporter} name it{times}"
         first_step, last = self.lags[0].report.step, self.lags[-1]
         what = {"data": "waits for data", "compute": "computes", "unknown": "works"}[self.part]
         times = f"{self.ratio:g} times as long as" if self.ratio is not None else "longer than"
@@ -116,9 +144,9 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def remediation(self) -> str:
-        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
-        on = f"On {fact.node}" if fact.node else f"Where rank {self.rank} runs"
-        gpu = f" -i {fact.gpu}" if fact.gpu else ""
+        node = self._node
+        on = f"On {node}" if node else f"Where rank {self.rank} runs"
+        gpu = f" -i {self._fact.gpu}" if self._fact is not None and self._fact.gpu else ""
         stack = f"`py-spy dump --pid PID` of rank {self.rank}"
         loader = (
             f"look at its input: {stack} and of its DataLoader workers shows where they wait; `iostat -x 5 3`, "
@@ -129,7 +157,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
             f"look at its GPU: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER{gpu}` (throttled, lower clocks, a "
             f"power cap), `nvidia-smi` (a second process on it), and `top -H` for its CPU"
         )
-        cordon = f"keep work off {fact.node} (`kubectl cordon {fact.node}`)" if fact.node else "keep work off that node"
+        cordon = f"keep work off {node} (`kubectl cordon {node}`)" if node else "keep work off that node"
         then = (
             f" Then start rank {self.rank} on another node: if it stays slow its share of the work is larger, if it "
             f"does not, {cordon}."
@@ -141,8 +169,8 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         return f"{on}, first {stack} in the middle of a step: in the loader, {loader}; in the model, {device}.{then}"
 
     def evidence(self) -> Sequence[Fact]:
-        if self.arrivals:
-            return self.arrivals
+        if self.arrivals or self.reports:
+            return self.arrivals or self.reports
         reports: list[Progress] = [lag.report for lag in self.lags]
         return sorted([*reports, self.lags[-1].peer], key=lambda report: (report.time, report.step or 0, report.uid))
 
@@ -150,21 +178,23 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         fields: dict[str, Any] = {"gen_ai.training.rank": self.rank, "part": self.part, "ratio": self.ratio}
         if self.lags:
             fields |= {"steps": [lag.report.step for lag in self.lags], "cohort": self.lags[-1].ranks}
-        else:
+        elif self.arrivals:
             fields |= {"sequences": [arrival.seq for arrival in self.arrivals], "cohort": self.arrivals[-1].ranks}
-        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
-        return filled({**fields, "k8s.node.name": fact.node})
+        else:
+            fields |= {"reporter": self._reporter, "reports": sum(report.count for report in self.reports)}
+        return filled({**fields, "k8s.node.name": self._node})
 
     def promoted(self) -> dict[str, Any]:
-        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
         return {
             "gen_ai.training.rank": self.rank,
-            "k8s.node.name": fact.node,
+            "k8s.node.name": self._node,
             "tracecore.alert.straggler.part": self.part,
             "tracecore.alert.straggler.ratio": self.ratio,
         }
 
     def suspects(self) -> Suspects:
+        if self.reports:
+            return Suspects(ranks=(self.rank,), nodes=(self._node,) if self._node else ())
         return Suspects.of([lag.report for lag in self.lags] or self.arrivals)
 
 
@@ -193,7 +223,7 @@ class Straggler(Pattern[Config]):
     name = "straggler"
     role = "symptom"
     maturity = "stable"
-    needs = (Progress, Arrival, CollectiveEntry)
+    needs = (Progress, Arrival, CollectiveEntry, SlowRanks)
     Config = Config
 
     @property
@@ -201,6 +231,8 @@ class Straggler(Pattern[Config]):
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if type(fact) is SlowRanks:
+            return job_keys(fact)
         return job_keys(fact) if fact.rank is not None and self._counts(fact) else ()
 
     def _counts(self, fact: Fact) -> bool:
@@ -216,7 +248,7 @@ class Straggler(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         named: dict[int, StragglerVerdict] = {}
         # A rank's own times say which part of it is slow; arrivals only that it is.
-        for verdict in (*self._by_times(window), *self._by_arrivals(window)):
+        for verdict in (*self._by_times(window), *self._by_arrivals(window), *self._by_reports(window)):
             named.setdefault(verdict.rank, verdict)
         return [named[rank] for rank in sorted(named, key=lambda rank: (named[rank].time, rank))]
 
@@ -305,6 +337,28 @@ class Straggler(Pattern[Config]):
             for value, rank in values
             if value >= self.config.factor * usual and value - usual >= least and rank != middle[1]
         }
+
+    # -- by what a detector beside the training says ----------------------------------------------------------------
+
+    def _by_reports(self, window: Window) -> Iterator[StragglerVerdict]:
+        """Ranks that most reports of one detector name."""
+        for reporter, said in sorted(window.grouped(SlowRanks, attrgetter("reporter")).items()):
+            named: dict[int, list[SlowRanks]] = {}
+            for report in said:
+                # A detector that finds many of them slow has found none that is slower than the others.
+                for rank in sorted(set(report.slow)) if len(report.slow) <= MOST else ():
+                    named.setdefault(rank, []).append(report)
+            total = sum(report.count for report in said)
+            for rank, reports in sorted(named.items()):
+                count = sum(report.count for report in reports)
+                if count >= self.config.reports and 2 * count > total:
+                    yield StragglerVerdict(
+                        key=window.key,
+                        episode=f"rank {rank} by {reporter}",
+                        time=reports[-1].end,
+                        rank=rank,
+                        reports=tuple(reports[-self.config.steps :]),
+                    )
 
     # -- by when they come to collectives -------------------------------------------------------------------------
 

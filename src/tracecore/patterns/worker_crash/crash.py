@@ -115,6 +115,9 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
     own, rank_of = failures.own, failures.rank
     reports = [fact for fact in facts if isinstance(fact, LauncherFailure) and fact.root and fact.rank is not None]
     roots = {fact.rank for fact in reports if own(fact)}
+    # The one that the launcher saw first may only tell of another's exception.
+    told = (fact for fact in facts if isinstance(fact, ExceptionRaised) and fact.origin is not None)
+    roots = {fact.origin for fact in told if fact.rank in roots and own(fact)} or roots
     # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
     first = failures.first(fact for fact in facts if not roots or rank_of(fact) in roots)
     assert first is not None, "the first fact is a failure, and so is each report of a root"

@@ -78,7 +78,7 @@ def _lost(fact: Fact) -> bool:
     if isinstance(fact, WatchdogReport):
         return fact.report in ABORTING
     if isinstance(fact, RendezvousFailure):
-        return not fact.own
+        return True
     return isinstance(fact, ExceptionRaised) and last_name(fact.type) in COLLECTIVE
 
 
@@ -86,7 +86,7 @@ def _own(fact: Fact) -> bool:
     """Whether an error is of its rank's own making."""
     if isinstance(fact, NcclError):
         return fact.error in OWN_COLLECTIVE
-    return not isinstance(fact, RendezvousFailure) or fact.own
+    return True
 
 
 # Names by which windows group facts. Facts that do not count are named None, or NOBODY where the name is a rank.
@@ -171,7 +171,7 @@ class ProcessFacts:
             window.grouped(ExceptionRaised, _rank),
         )
         self.lost: tuple[ByRank, ...] = tuple([window.grouped(kind, _lost_rank) for kind in LOST])
-        owns: tuple[type[Fact], ...] = (NcclError, CudaError, RendezvousFailure)
+        owns: tuple[type[Fact], ...] = (NcclError, CudaError)
         peers: tuple[type[Fact], ...] = (NcclError, WatchdogReport, RendezvousFailure)
         self.own_lines = tuple(
             [SourceLines(window.grouped(kind, _own_place), window.grouped(kind, _own_fold)) for kind in owns]

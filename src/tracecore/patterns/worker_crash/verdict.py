@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.process import (
@@ -17,6 +19,7 @@ from tracecore.facts.process import (
     signal_name,
 )
 from tracecore.facts.wording import quote, reason
+from tracecore.patterns.config import MINUTE
 from tracecore.patterns.contract import Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
+    from tracecore.facts.host import HostEvent
+    from tracecore.patterns.contract import IncidentContext
 
 #: What to look at after a signal, with where it happened put in.
 NEXT = {
@@ -49,6 +54,8 @@ LOADER = (
 BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 
 
+#: How far from a death the kernel's word about damaged memory may be.
+DAMAGED = 5 * MINUTE
 #: CUDA errors that a program or the hardware may cause.
 DOUBTFUL = frozenset(
     {"contained", "hardware_exception", "unknown_error", "launch_timeout", "device_hang", "device_lost"}
@@ -65,6 +72,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         everybody: several processes said the same and none said its rank.
         followers: of the others' lost connections and aborts, the first few.
         followed: how many other ranks those are.
+        damaged: the kernel's word that memory of its machine was damaged, for which it killed the process.
     """
 
     pattern_id: ClassVar[str] = "17"
@@ -78,6 +86,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     confirmation: Fact | None = None
     followers: tuple[Fact, ...] = ()
     followed: int = 0
+    damaged: HostEvent | None = None
 
     @property
     def signal(self) -> str | None:
@@ -144,8 +153,9 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def local_rank(self) -> int | None:
-        """The rank on its host, where a launcher's line names no other."""
-        reports = (fact for fact in (self.failure, self.confirmation) if isinstance(fact, LauncherFailure))
+        """The rank on its host, where no line names another."""
+        told = (self.failure, self.confirmation)
+        reports = [fact for fact in told if isinstance(fact, LauncherFailure | ExceptionRaised)]
         if self.rank is not None or self.everybody:
             return None
         return next((r.local_rank for r in reports if r.local_rank is not None), None)
@@ -155,6 +165,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         then = "" if not self.followed else f"; {_count(self.followed, 'other rank')} followed"
         if isinstance(self.failure, LoaderError):
             return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
+        if self.damaged is not None:
+            return f"{self.who}{on} died of {self.signal}: memory of its machine is damaged, as the kernel says{then}"
         if self.signal:
             return f"{self.who}{on} died of {self.signal}{then}"
         if self.gone:
@@ -180,6 +192,12 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if fact.pod:
             logs += f" (`kubectl logs --previous -n {namespace(fact.pod)} {pod_name(fact.pod)}`)"
         again = "Restart from the last checkpoint once that is settled."
+        if self.damaged is not None:
+            node = fact.node or self.damaged.node or "its machine"
+            return (
+                f"Take {node} out of service until the module is replaced: `dmesg -T | grep -i -E 'mce|edac|memory "
+                f"failure'` and `ipmitool sel list` there name it. Restart elsewhere from the last checkpoint."
+            )
         if self.signal:
             advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
             return f"{advice[0].upper()}{advice[1:]}. Read the end of {logs}. {again}"
@@ -241,10 +259,24 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         """The exception reports an error of a kernel that was started some time before."""
         return self.exception is not None and any(word in self.exception[1] for word in ("CUDA error", "HIP error"))
 
+    def beside(self, rest: IncidentContext) -> WorkerCrashVerdict:
+        if self.signal not in ("SIGBUS", "SIGKILL"):
+            return self
+        return msgspec.structs.replace(self, damaged=next(filter(self._hit_by, rest.damaged), None))
+
+    def _hit_by(self, event: HostEvent) -> bool:
+        """Whether damaged memory was this process's. A container counts processes by numbers of its own: then the name
+        of the kernel's victim and the time tell."""
+        fact = self.failure
+        if event.node and fact.node and event.node != fact.node:
+            return False
+        if not (event.approximate or fact.approximate) and abs(event.time - fact.time) > DAMAGED:
+            return False
+        return event.training or (event.pid is not None and event.pid == getattr(fact, "pid", None))
+
     def evidence(self) -> Sequence[Fact]:
         facts = [self.failure, *self.followers]
-        if self.confirmation is not None:
-            facts.append(self.confirmation)
+        facts += [fact for fact in (self.confirmation, self.damaged) if fact is not None]
         return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
@@ -254,7 +286,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         fact = self.failure
         return Suspects(
             ranks=self.ranks,
-            nodes=(fact.node,) if fact.node else (),
+            nodes=(node,) if (node := fact.node or (self.damaged.node if self.damaged else None)) else (),
             gpus=(fact.gpu,) if fact.gpu else (),
             pods=(fact.pod,) if fact.pod else (),
         )
@@ -267,6 +299,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             fields["exception.message"] = quote(self.exception[1], 200)
         if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
             fields["frame"] = f"{fact.file}:{fact.line}"
+        if self.damaged is not None:
+            fields["memory_damaged"] = True
         fields |= {
             "gen_ai.training.rank": self.rank,
             "gen_ai.training.local_rank": self.local_rank,

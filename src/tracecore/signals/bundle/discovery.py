@@ -18,7 +18,18 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, machines, ordinals, pasted, process_ranks, remote
+from tracecore.signals.bundle import (
+    addresses,
+    archive,
+    clocks,
+    exports,
+    identity,
+    machines,
+    ordinals,
+    pasted,
+    process_ranks,
+    remote,
+)
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
 from tracecore.signals.bundle.opening import (
@@ -147,6 +158,7 @@ def discover(
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     process_ranks.settle(search.streams, search.told_ranks)
+    addresses.settle(search.streams, search.addresses, frozenset().union(*search.machines.values()))
     clock = settle_time(search.stamps)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
@@ -166,6 +178,7 @@ class _Search:
         self.processes: dict[str, ordinals.Processes] = {}
         #: Names of machines that files say, by their paths.
         self.machines: dict[str, frozenset[str]] = {}
+        self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
@@ -414,6 +427,7 @@ class _Search:
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):
             stream.layer = "kernel"
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
+        noted = len(self.stamps)
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
@@ -436,26 +450,31 @@ class _Search:
                 self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
         if said := machines.names(stream, whole_head):
             self.machines[path] = said
+        self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
-        if found.layer == "stdout":
+        works = holds_work(found, head, tail)
+        if found.layer == "stdout" or works:
             self.told_ranks += process_ranks.said(head, tail)
+        if found.layer == "stdout":
             stream.machine_ranks = process_ranks.of_machine(head, tail)
-            stream.single_node = stream.machine_ranks[:1] in ((), (0,))
+            stream.single_node = stream.machine_ranks[:1] == (0,) or not (
+                stream.machine_ranks or process_ranks.on_several_machines(head)
+            )
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)
-        if holds_work(found, head, tail):
+        if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
-            self._add_pasted(stream, pasted.parts(head))
+            self._add_pasted(stream, head, pasted.parts(head), noted)
         elif complete and found.format != "text":
-            self._add_pasted(stream, pasted.tables(head, first=1))
+            self._add_pasted(stream, head, pasted.tables(head, first=1), noted)
 
-    def _add_pasted(self, around: Stream, parts: Iterable[tuple[Recognised, bytes]]) -> None:
-        """Add what other programs say in a file."""
+    def _add_pasted(self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int) -> None:
+        """Add what other programs say in a file; `noted` times were known before it."""
         for found, part in parts:
             stream = Stream(
                 path=around.path,
@@ -468,4 +487,9 @@ class _Search:
             if found.format in ("dmesg", "syslog"):
                 stream.first_stamp, _ = times(part, b"")
                 stream.boot_time, stream.last_uptime = kernel_lines.boot_time(part), kernel_lines.last_uptime(part)
+                stream.ahead = clocks.ahead(text, part) if stream.last_uptime is None else 0
+                if stream.ahead:
+                    # The end of the bundle is not where the other clock has it.
+                    del self.stamps[noted:]
+                    self.note_times(times(clocks.without(text, part), b"")[1])
             self.streams.append(stream)

@@ -21,16 +21,16 @@ def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
     late = tail.replace(b"\r", b"\n") if tail else early
     known: dict[bytes, Stamp | None] = {}  # a short file has the same lines at both ends
 
-    def stamp_of(raw: bytes) -> Stamp | None:
+    def remembered(raw: bytes) -> Stamp | None:
         if raw not in known:
-            known[raw] = _stamp(raw)
+            known[raw] = stamp_of(raw)
         return known[raw]
 
-    begin = list(islice(filter(None, map(stamp_of, early.split(b"\n", LOOKED_AT)[:LOOKED_AT])), COMPARED))
+    begin = list(islice(filter(None, map(remembered, early.split(b"\n", LOOKED_AT)[:LOOKED_AT])), COMPARED))
     end: list[Stamp] = []
     complete = 0
     for raw in late.rsplit(b"\n", LOOKED_AT)[: -LOOKED_AT - 1 : -1]:
-        stamp = stamp_of(raw)
+        stamp = remembered(raw)
         if stamp is None or (end and stamp.missing):
             continue
         end.append(stamp)
@@ -52,7 +52,8 @@ def _typical(found: list[Stamp]) -> Stamp | None:
 _WRAPPED = plain()
 
 
-def _stamp(raw: bytes) -> Stamp | None:
+def stamp_of(raw: bytes) -> Stamp | None:
+    """Return the time that a line begins with, or tells of itself."""
     if len(raw) < 10:
         return None
     if raw.startswith(b"Timestamp  "):  # nvidia-smi -q

@@ -26,6 +26,7 @@ ROWS = {
 #: How readers recognise the beginning of what they read: (the text, all that was read) → whether it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "nvidia_table": lambda start, head: smi.TABLE.search(head[:1024]) is not None,
+    "nvidia_rows": smi.begins_with_rows,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,
@@ -124,7 +125,11 @@ class TextSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole table."""
+    """The whole table.
+
+    Args:
+        names: expressions of words in the names of files and folders.
+    """
 
     layers: dict[str, str]
     json: tuple[Sign, ...]
@@ -132,6 +137,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     name: tuple[NameSign, ...]
     text: tuple[TextSign, ...]
     words: dict[str, tuple[bytes, ...]]
+    names: dict[str, tuple[str, ...]]
     expressions: dict[str, re2._Regexp]
 
 
@@ -155,3 +161,8 @@ def _load() -> Formats:
 
 
 FORMATS = _load()
+
+
+def any_of(name: str) -> str:
+    """Return the expression of any word of a list of the table."""
+    return "|".join(FORMATS.names[name])

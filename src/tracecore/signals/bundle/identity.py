@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import re2
 
+from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.record import Attributes
 
 _POD = re2.compile(
@@ -22,30 +23,16 @@ _RANK = re2.compile(
 _LOCAL = re2.compile(r"(?i)local[_-]?rank|^device\d")
 #: Scripts for MindSpore give each device of a machine a folder.
 _DEVICE = re2.compile(r"^device(\d{1,4})$")
-_NODE = re2.compile(
-    r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
-)
-#: Programs that print about a whole machine, and those whose output may be about one of its GPUs.
-_OF_MACHINE = (
-    r"dmesg|console|kern|kernel|messages|syslog|journal|journalctl|kmsg|metrics|node_exporter|sel|ipmi|bmc|ibstat"
-    r"|iblinkinfo|perfquery|rdma|ethtool|lspci|sensors|df|fabricmanager|hostengine|slurmd|kubelet|mmfs|mcelog|smartctl"
-)
-_OF_GPUS = r"nvidia-smi|nvsmi|dcgm|dcgmi|dmon|pmon|nvlink|throttle|thermal|gpus"
+_NODE = re2.compile(rf"(?i)^(?:{any_of('machines')})[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$")
 _NODE_FILE = re2.compile(
-    rf"(?i)^(?:(?:{_OF_MACHINE}|({_OF_GPUS}))[-_.@]([a-z0-9][a-z0-9._-]*\d[a-z0-9-]*)"
-    rf"|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:{_OF_MACHINE}|(?:{_OF_GPUS})(?:[-_](?:q|diag|health|status))?))(?:\.[a-z]+){{0,2}}$"
+    rf"(?i)^(?:(?:{any_of('of_machine')}|({any_of('of_gpus')}))[-_.@]([a-z0-9][a-z0-9._-]*\d[a-z0-9-]*)"
+    rf"|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.]"
+    rf"(?:{any_of('of_machine')}|(?:{any_of('of_gpus')})(?:[-_](?:{any_of('after_gpus')}))?))(?:\.[a-z]+){{0,2}}$"
 )
-#: Words between the program and the machine: `dcgm-diag-dgx-b12.txt`.
-_QUALIFIER = re2.compile(
-    r"(?i)^(?:(?:q|diag|diagnostics?|health|stats?|status|exporter|dmon|pmon|nvlink|topo|topology|errors?|query|csv|table|full"
-    r"|all|list|elist|sdr|before|after|pre|post|boot|log|output|out|vvv|link|r\d|q|x)[-_.])+"
-)
+_QUALIFIER = re2.compile(rf"(?i)^(?:(?:{any_of('qualifiers')})[-_.])+")
 _GPU_INDEX = re2.compile(r"(?i)^gpu_?(?:\d|1[0-5])$")
 #: What stands there instead of a machine: a rank, the number of a job, an interface.
-_NO_MACHINE = re2.compile(
-    r"(?i)^(?:rank|local_?rank|run|job|attempt|boot|part|step|restart|worker|task|pid|lid|port|day|week|v|r)[-_.]?\d+$|_"
-    r"|^(?:eth|ens|eno|enp|ib|ibs|ibp|bond|mlx)\d\w*$"
-)
+_NO_MACHINE = re2.compile(rf"(?i)^(?:{any_of('numbered')})[-_.]?\d+$|_|^(?:{any_of('interfaces')})\d\w*$")
 _LETTER_OR_ADDRESS = re2.compile(r"(?i)[a-z]|^\d+\.\d+\.\d+\.\d+$")
 # `dmesg-20261115.txt`, `journal-2026-11-15T02-03-04.log`: when, not where.
 _DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")

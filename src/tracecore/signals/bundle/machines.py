@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re2
 
+from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
 #: Layers that are about a machine, and not about the work on it.
 _OF_MACHINE = frozenset({"kernel", "metrics"})
-#: Folders that are called after what is in them, not after a machine.
-_NO_HOST = re2.compile(
+_NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
+_HOST = re2.compile(
     r"(?i)^(?:run|job|exp|experiment|attempt|rank|worker|task|trial|try|case|incident|bundle|logs?|out|output|tmp|part|step"
     r"|epoch|round|set|test|restart|replica|stage|version|v|day|date|gpu|pod|proc|process|local|global|old|new|slurm)"
     r"(?:[-_.]?\d|$)"
@@ -46,6 +47,11 @@ def names(stream: Stream, head: bytes) -> frozenset[str]:
         return frozenset()
     told = {name.decode("utf-8", "replace").rstrip(".") for name in found}
     return frozenset(name for name in told if any(map(str.isdigit, name)))
+
+
+def is_name(word: str) -> bool:
+    """Return whether this word may be the name of a machine, and not of a rank, a job or a version."""
+    return _HOST.match(word) is not None and _NO_HOST.match(word) is None
 
 
 def settle(streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]]) -> None:
@@ -110,5 +116,4 @@ def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
 
 
 def _is_host(folder: str) -> bool:
-    name = folder.rpartition("/")[2]
-    return _HOST.match(name) is not None and _NO_HOST.match(name) is None
+    return is_name(folder.rpartition("/")[2])

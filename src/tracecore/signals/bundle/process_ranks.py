@@ -1,7 +1,8 @@
 """Ranks of processes that a log knows by other numbers.
 
-Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each line of a worker, and some lines say which rank that
-worker is. torchrun speaks of local ranks, and says once which ranks those of its machine are.
+Ray puts `(RayTrainWorker pid=3391, ip=10.0.7.4)` before each line of a worker, a journal `node-3 trainer[2223]:`, and
+some lines say which rank that worker is. torchrun speaks of local ranks, and says once which ranks those of its
+machine are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TypeAlias
 
 import re2
 
+from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.record import Attributes
 from tracecore.signals.stream import Stream
 
@@ -24,10 +26,18 @@ _OWN = re2.compile(
     rb"|Setting up process group for: \S+ \[rank=(\d{1,7}), world_size=\d"
     rb"|Initializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
 )
+#: The same in a journal, where glog and loggers put their own words before it.
+_LOGGED = re2.compile(
+    rb"(?m)^[^\n]{6,40}? ([\w.:-]{1,255}) [\w./@()-]{1,128}\[(\d{1,9})\]: "
+    rb"(?:\[rank ?(\d{1,7})\]:|[^\n]{0,120}\bdistributed init \(rank (\d{1,7})\):"
+    rb"|[^\n]{0,120}\bInitializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
+)
 
 
 #: The ranks of a machine, as torchrun's agent prints them after the rendezvous.
 _OF_MACHINE = re2.compile(rb"\bglobal_ranks=\[(\d[\d, ]{0,900})\]")
+#: Ranks of one machine that are believed.
+_MOST_OF_NODE = 64
 #: Ray gives the address only of machines other than the driver's.
 _ELSEWHERE = re2.compile(rb"(?m)^\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
 #: The address of a machine ("" where a line does not give it, `ANY` where there is one machine), and the number of a
@@ -38,9 +48,12 @@ ANY = "*"
 
 def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
     """Return the ranks that lines at the two ends of a log give to processes."""
-    if b" pid=" not in head and b" pid=" not in tail:
-        return []
     found = []
+    for ends in (head, tail):
+        for host, pid, *ranks in _LOGGED.findall(ends) if b"]: " in ends else ():
+            found.append(((host.decode(), int(pid)), int(b"".join(ranks))))
+    if b" pid=" not in head and b" pid=" not in tail:
+        return found
     here = "" if _ELSEWHERE.search(head) or _ELSEWHERE.search(tail) else ANY
     for ends in (head, tail):
         for ip, pid, rank in _LISTED.findall(ends):
@@ -52,10 +65,31 @@ def said(head: bytes, tail: bytes) -> list[tuple[Process, int]]:
 
 def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
     """Return the ranks of the machine that this log is of, by local rank; () where they are not told, or changed."""
-    if b"global_ranks=[" not in head and b"global_ranks=[" not in tail:
+    if b"global_ranks=[" in head or b"global_ranks=[" in tail:
+        told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
+        return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+    if not _speaks_of_local_ranks(head):
         return ()
-    told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
-    return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
+    place, each = _one_number("node_rank", head), _one_number("ranks_of_node", head)
+    if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
+        return ()
+    return tuple(range(place * each, place * each + each))
+
+
+def on_several_machines(head: bytes) -> bool:
+    """Return whether the launcher was told to use more than one machine."""
+    return _speaks_of_local_ranks(head) and (_one_number("nodes", head) or 0) > 1
+
+
+def _speaks_of_local_ranks(head: bytes) -> bool:
+    """Return whether it matters which machine a log is of; asking costs less than looking for the settings."""
+    return b"[default" in head or b"local_rank" in head or b"/1 " in head[:4096]
+
+
+def _one_number(name: str, head: bytes) -> int | None:
+    """Return the number that the settings of a launcher give; None where they give none, or several."""
+    found = {number for match in FORMATS.expressions[name].finditer(head) for number in match.groups() if number}
+    return int(found.pop()) if len(found) == 1 else None
 
 
 def settle(streams: Iterable[Stream], told: Iterable[tuple[Process, int]]) -> None:

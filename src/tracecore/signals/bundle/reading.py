@@ -75,12 +75,20 @@ def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -
         `records` handles that for a whole bundle.
     """
     if reader := LINES.get(stream.format):
-        yield from reader(stream, selector, clock, counters)
+        records = reader(stream, selector, clock, counters)
+        yield from records if not stream.ahead else _moved(records, stream.ahead)
     elif whole := WHOLE.get(stream.format):
         for record in whole(stream, clock):
             counters.records += 1
             yield record
         counters.bytes_read += stream.size or 0
+
+
+def _moved(records: Iterator[LogSignal], ahead: int) -> Iterator[LogSignal]:
+    for record in records:
+        if "tracecore.time.inferred" not in record["log"]["attributes"]:
+            record["log"]["time_unix_nano"] += ahead
+        yield record
 
 
 def records(

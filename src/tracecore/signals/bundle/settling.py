@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from tracecore.signals.bundle import archive
-from tracecore.signals.kubernetes import objects
+from tracecore.signals.kubernetes import objects, printed
 from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import Clock, Stream
+
+#: Bytes of a list of pods that is read for the names of logs alone.
+_SMALL = 4 << 20
+#: Formats that list pods.
+_PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kubernetes_pods": printed.pods}
 
 
 def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
@@ -44,17 +49,30 @@ def _last_of_day(clocks: list[int]) -> int:
 
 
 def settle_pods(streams: list[Stream]) -> None:
-    """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name."""
+    """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
+
+    A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
+    """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
-    if not logs:
-        return
     known: dict[tuple[str, str], Attributes] = {}
     for stream in streams:
-        if stream.format in ("kubernetes_json", "kubernetes_yaml"):
-            try:
-                known.update(((namespace, name), identity) for namespace, name, identity in objects.pods(stream))
-            except archive.ERRORS:
-                continue  # it will be read, and fail, again where that is reported
+        reader = _PODS.get(stream.format)
+        if reader is None or not (logs or (stream.size or 0) <= _SMALL):
+            continue
+        try:
+            known.update(((namespace, name), identity) for namespace, name, identity in reader(stream))
+        except archive.ERRORS:
+            continue  # it will be read, and fail, again where that is reported
+    if not known:
+        return
+    named: dict[str, list[Attributes]] = {}
+    for (_, name), identity in known.items():
+        named.setdefault(name, []).append(identity)
+    for stream in streams:
+        if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
+            stem = stream.path.rpartition("/")[2].partition(".")[0]
+            if len(found := named.get(stem, [])) == 1:
+                stream.resource |= found[0]
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
         stream.resource.update(known.get(key, {}))

@@ -105,7 +105,10 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
         if match := UPTIME.match(raw):
             return since_boot(_uptime(*match.groups()), clean(raw[match.end() :]))
         if match := SYSLOG.match(raw):
-            return _syslog(work, raw, match.end(), *match.groups())
+            line = _syslog(work, raw, match.end(), *match.groups())
+            if stream.processes and (pid := match.group(4)):
+                line.rank = stream.processes.get((line.host, int(pid)))
+            return line
         if match := _WALL.match(raw):
             return UnwrappedLine(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := _ISO.match(raw) or CONSOLE.match(raw):

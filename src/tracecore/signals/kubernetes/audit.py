@@ -7,6 +7,7 @@ the reason that the cluster's own event about the same thing has.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -19,24 +20,32 @@ from tracecore.signals.stream import Clock, Stream
 #: A longer line is read as several, none of which says anything.
 MAX_LINE = 4 << 20
 
-#: Requests without one of these say nothing here; asking costs less than decoding.
-_WORTH: Final = (b'"eviction"', b"delete", b"unschedulable", b'"taints"')
-#: Whoever removes pods that are over, or that a controller wants to be elsewhere: it tells nothing about why.
-_TIDY: Final = ("system:node:", "system:serviceaccount:", "system:kube-controller-manager")
-#: Controllers of the cluster that take pods off nodes which do not answer.
-_LOST: Final = ("node-controller", "taint-eviction-controller", "pod-garbage-collector")
-#: The reason of the event that the cluster writes of a taint which it sets itself.
-_TAINTS: Final = {
-    "node.kubernetes.io/unreachable": "NodeUnreachable",
-    "node.kubernetes.io/not-ready": "NodeNotReady",
-    "ToBeDeletedByClusterAutoscaler": "ScaleDown",
-    "karpenter.sh/disrupted": "DisruptionTerminating",
-    "karpenter.sh/disruption": "DisruptionTerminating",
-    "aws-node-termination-handler/spot-itn": "SpotInterruption",
-    "cloud.google.com/impending-node-termination": "NodePreempted",
-}
-#: Kinds of work that a person deletes to end it.
-_WORK: Final = frozenset({"pods", "jobs", "pytorchjobs", "mpijobs", "jobsets", "rayjobs", "rayclusters", "trainjobs"})
+
+class _Users(msgspec.Struct, frozen=True):
+    tidy: tuple[str, ...]
+    lost: tuple[str, ...]
+    scheduler: tuple[str, ...]
+
+
+class _TaintMeaning(msgspec.Struct, frozen=True):
+    key: str
+    reason: str
+    effects: tuple[str, ...]
+
+
+class _Meanings(msgspec.Struct, frozen=True):
+    """The table beside this module (`audit.toml`)."""
+
+    worth: tuple[str, ...]
+    work: frozenset[str]
+    users: _Users
+    taints: tuple[_TaintMeaning, ...]
+
+
+_KNOWN: Final = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Meanings)
+#: Asking for these costs less than decoding.
+_WORTH: Final = tuple(word.encode() for word in _KNOWN.worth)
+_REASONS: Final = {(taint.key, effect): taint.reason for taint in _KNOWN.taints for effect in taint.effects}
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -120,26 +129,23 @@ def _stated(request: _Request) -> Attributes:
     about, who = request.objectRef, request.user.username
     if about.resource == "pods" and about.subresource == "eviction" and request.verb == "create":
         return {"k8s.object.kind": "Pod", "k8s.event.reason": "EvictionByEvictionAPI"}
-    if request.verb == "delete" and about.resource in _WORK and not about.subresource:
+    if request.verb == "delete" and about.resource in _KNOWN.work and not about.subresource:
         kind = "Pod" if about.resource == "pods" else "Job"
-        if who.endswith(_LOST):
+        if who.endswith(_KNOWN.users.lost):
             return {
                 "k8s.object.kind": kind,
                 "k8s.event.reason": "TaintManagerEviction",
                 "k8s.event.note": f"Deleting pod {about.namespace}/{about.name}",
             }
-        if who == "system:kube-scheduler":
+        if who in _KNOWN.users.scheduler:
             return {"k8s.object.kind": kind, "k8s.event.reason": "Preempted"}
-        if who.startswith(_TIDY):
+        if who.startswith(_KNOWN.users.tidy):
             return {}
         return {"k8s.object.kind": kind, "tracecore.stop.reason": "cancelled", "tracecore.stop.source": "kubernetes"}
     if about.resource == "nodes" and not about.subresource and request.verb in ("patch", "update"):
         spec = request.requestObject.spec if request.requestObject is not None else _Spec()
         for taint in spec.taints or ():
-            if taint.effect in ("NoExecute", "NoSchedule") and (reason := _TAINTS.get(taint.key)) is not None:
-                # A node that is not ready is tainted twice; pods have to leave it with the second one only.
-                if reason.startswith("Node") and reason != "NodePreempted" and taint.effect != "NoExecute":
-                    continue
+            if (reason := _REASONS.get((taint.key, taint.effect))) is not None:
                 return {"k8s.object.kind": "Node", "k8s.event.reason": reason}
         if spec.unschedulable:
             detail = f"{who} has cordoned it"

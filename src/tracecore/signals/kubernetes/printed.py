@@ -84,14 +84,45 @@ _TOLD = frozenset({"Evicted", "CrashLoopBackOff", "ImagePullBackOff", "ErrImageP
 _ENDED = frozenset({"OOMKilled", "Error", "ContainerCannotRun", "StartError", "DeadlineExceeded"})
 
 
-def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """`kubectl get pods [-A] [-o wide]`: the state that each pod that failed is in."""
+def addresses(stream: Stream) -> Iterator[tuple[str, str]]:
+    """Return (address, node) of `kubectl get nodes -o wide`; of `get pods -o wide` addresses of pods there."""
+    columns: list[tuple[str, int]] = []
+    for _, line in _lines(stream):
+        if "INTERNAL-IP" in line or (" IP " in line and " NODE" in line):
+            columns = _columns(line)
+            continue
+        row = _row(line, columns) if columns else {}
+        address, node = row.get("INTERNAL-IP") or row.get("IP", ""), row.get("NODE") or row.get("NAME", "")
+        if address[:1].isdigit() and node and node != "<none>":
+            yield address, node
+
+
+def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
+    """Return namespace, name and identity of every pod of `kubectl get pods`."""
+    for _, row in _pod_rows(stream):
+        name, space, node = row.get("NAME", ""), row.get("NAMESPACE", ""), row.get("NODE", "<none>")
+        if not name:
+            continue
+        identity: Attributes = {"k8s.pod.name": name}
+        if space:
+            identity["k8s.namespace.name"] = space
+        if node != "<none>":
+            identity["k8s.node.name"] = node
+        yield space, name, identity
+
+
+def _pod_rows(stream: Stream) -> Iterator[tuple[int, dict[str, str]]]:
     columns: list[tuple[str, int]] = []
     for here, line in _lines(stream):
         if "STATUS" in line and "RESTARTS" in line:
             columns = _columns(line)
             continue
-        row = _row(line, columns) if columns else _matched(_BARE_POD, line)
+        yield here, _row(line, columns) if columns else _matched(_BARE_POD, line)
+
+
+def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl get pods [-A] [-o wide]`: the state that each pod that failed is in."""
+    for here, row in _pod_rows(stream):
         state, name = row.get("STATUS", "").removeprefix("Init:"), row.get("NAME", "")
         if not name or state not in _TOLD | _ENDED:
             continue
@@ -147,10 +178,11 @@ def _row(line: str, columns: list[tuple[str, int]]) -> dict[str, str]:
     return {name: line[start:end].strip() for (name, start), end in zip(columns, ends, strict=True)}
 
 
-#: A row whose header was cut off: perhaps a namespace, how long ago, type, reason, object, message.
+#: A row whose header was cut off: perhaps a namespace, how long ago or the time of day, type, reason, object, message.
 _BARE_TEXT = (
-    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>) +"
-    r"(?P<TYPE>Normal|Warning) +(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
+    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?"
+    r"(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>|\d\d:\d\d:\d\d) +(?P<TYPE>Normal|Warning) +"
+    r"(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
 )
 #: The same under `Events:` of a described pod, whose name was cut off, too: type, reason, how long ago, who says it.
 _BARE_EVENT_TEXT = (

@@ -52,7 +52,7 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1
 _CRI = re.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
 _CRI_STREAMS = (b" stdout ", b" stderr ")
 _PREFIX = re.compile(
-    rb"^(?:\[rank(\d{1,7})\]: ?"  # PyTorch's except hook and logging
+    rb"^(?:\[rank(\d{1,7})\](?:: ?| )"  # PyTorch's except hook and logging; wrappers of one's own
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
     rb"|\[(?:\d+,)?(?:mpirank:)?(\d{1,7})(?:,[\w.-]{1,80})?\]<std(?:out|err|diag)>: ?"  # mpirun, Horovod, SageMaker
     rb"|\([\w.:<>-]{1,80}(?:\[rank=(\d{1,7})\])? pid=(\d+)(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray, with NeMo-RL's rank

@@ -343,7 +343,7 @@ class Uniform:
         parts: what its lines match.
         last: what its last line matches; None where nothing tells which one that is.
         others: what a line is that matches neither.
-        worthy: see `Shape`.
+        worthy, whole: see `Shape`; where there is a last line, it is not whole without it.
         blanks: empty lines may stand in it.
     """
 
@@ -354,11 +354,12 @@ class Uniform:
         *,
         others: Take = CLOSE,
         worthy: bool = True,
+        whole: bool = True,
         blanks: bool = True,
     ) -> None:
         self._parts, self._last, self._others, self._blanks = parts, last, others, blanks
         self.worthy = worthy
-        self.whole = worthy and last is None
+        self.whole = whole and last is None
 
     def take(self, text: bytes) -> Take:
         if not text and self._blanks:
@@ -379,6 +380,9 @@ _DUMP = re2.compile(
 #: Output of py-spy: the stack of each thread, the main one first.
 _SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
 _SPIED_PARTS = re2.compile(rb"    |" + _SPIED.pattern)
+#: Findings of NCCL's RAS about one communicator.
+_RAS = re2.compile(rb"#\d+-\d+ \([0-9a-f]{8,16}\) [A-Z]")
+_RAS_PARTS = re2.compile(rb"  ")
 #: The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third.
 _LOST_GPU = re2.compile(rb"\s*NVRM: .*installed in this system has\s*$")
 _LOST_GPU_END = re2.compile(rb"^\s*NVRM: fallen off the bus")
@@ -408,6 +412,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return None if text.startswith(b"Exception raised from") else Uniform(_DUMP)
     if text.startswith(b"Thread ") and _SPIED.match(text):
         return Uniform(_SPIED_PARTS)
+    if text[:1] == b"#" and _RAS.match(text):
+        return Uniform(_RAS_PARTS, worthy=False, blanks=False)
     if _OOM_BEGINS in text:
         return OomReport()
     if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:
@@ -415,7 +421,7 @@ def opens(text: bytes, owned: bool) -> Shape | None:
     if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
     if b" (local_rank: " in text and text.startswith(b"  rank "):
-        return Uniform(_ROW, worthy=False, blanks=False)
+        return Uniform(_ROW, worthy=False, whole=False, blanks=False)
     if text.startswith(b"Root Cause (first observed failure):"):
-        return Uniform(_ROOT_CAUSE, worthy=False, blanks=False)
+        return Uniform(_ROOT_CAUSE, worthy=False, whole=False, blanks=False)
     return None

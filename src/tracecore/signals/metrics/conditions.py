@@ -18,6 +18,7 @@ CONDITIONS: Final = {
     ("hw.gpu.ecc.uncorrected", ""): "uncorrected_errors",
     ("hw.gpu.nvlink.inactive", ""): "nvlinks_inactive",
     ("hw.gpu.unreadable", ""): "unreadable",
+    ("hw.gpu.lost", ""): "lost",
     ("tracecore.training.hang", ""): "hang",
 }
 

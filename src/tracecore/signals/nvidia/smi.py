@@ -14,7 +14,8 @@
 | hw.gpu.remapped_rows | count | error.type; kind pending, failure as 0, 1 |
 | hw.gpu.retired_pages | count | error.subtype; kind pending as 0, 1 |
 | hw.gpu.ecc.uncorrected | count | detail |
-| hw.gpu.unreadable | 0, 1 | of the tables of `nvidia-smi`, where a GPU shows ERR! or that it is lost |
+| hw.gpu.unreadable | 0, 1 | of the tables of `nvidia-smi`, where a GPU shows ERR! or asks for a reset |
+| hw.gpu.lost | 0, 1 | of the tables of `nvidia-smi`, where it says that a GPU is lost |
 | hw.gpu.io | bytes per second | network.io.direction; of `nvidia-smi dmon` |
 | hw.gpu.nvlink.inactive | count | of `nvidia-smi nvlink --status`, where other links of the GPU are active |
 | hw.gpu.pcie.link.generation, .width, and .max of both | | |
@@ -108,8 +109,20 @@ _CSV = {
 _CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index")
 _CSV_HOST = ("hostname", "host", "node", "nodename")
 _CSV_TIME = ("timestamp", "time", "datetime", "ts")
-#: Cells of a GPU that does not answer any more.
-_LOST = frozenset({"[gpu is lost]", "err!", "[gpu requires reset]"})
+#: Cells of a GPU that is off the bus, and of one that does not answer as it should.
+_LOST = frozenset({"[gpu is lost]", "gpu is lost"})
+_BROKEN = frozenset({"err!", "[gpu requires reset]"})
+#: Of such cells one alone may be a reading that this kind of GPU does not have.
+_UNKNOWN = frozenset({"[unknown error]", "unknown error"})
+#: Cells that show a row to be about a GPU, where no header says so.
+_MODEL = re2.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce) [A-Z0-9][\w ./()-]{1,48}$")
+_UUID = re2.compile(r"^GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+_FULL_BUS = re2.compile(r"^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
+#: One of these is in such a row: a bundle may have 100,000 files, and looking for them costs less.
+_SIGNS = (b"NVIDIA ", b"GPU-", b"Tesla ", b"Quadro ", b"GeForce ", b":00.0")
+#: The options that say which columns a table without a header has, and whether its numbers have units.
+_ASKED = re2.compile(r"--query-gpu[= ][\"']?([a-z][\w.]*(?:,[a-z][\w.]*)*)")
+_UNITS = {"memory": "MiB", "utilization": "%"}
 #: Columns of `nvidia-smi dmon`, with what their numbers are multiplied by.
 _DMON: dict[str, tuple[str, dict[str, str], float]] = {
     "pwr": ("hw.gpu.power", {}, 1),
@@ -316,8 +329,60 @@ def _ecc(leaf: str) -> dict[str, str] | None:
     }
 
 
+def begins_with_rows(start: bytes, head: bytes) -> bool:
+    """Return whether a text begins with rows of GPUs without a header, or such a table below its command.
+
+    Args:
+        start: the text below the command.
+        head: the text as it is.
+    """
+    if not any(word in start[:4096] for word in _SIGNS) and b"--query-gpu" not in head[:4096]:
+        return False
+    lines = [line for line in start[:4096].split(b"\n")[:4] if b"," in line][:3]
+    if not lines or b"," not in start.split(b"\n", 1)[0]:
+        return False
+    rows = [_cells(line) for line in lines[: max(len(lines) - 1, 1)]]
+    if len(set(map(len, rows))) > 1 or len(rows[0]) < 2:
+        return False
+    if (asked := _asked(head[: len(head) - len(start)].decode("utf-8", "replace"))) is not None:
+        return len(asked) == len(rows[0])
+    return all(any(_FULL_BUS.match(c) or _UUID.match(c) or _MODEL.match(c) for c in row) for row in rows)
+
+
+def _cells(line: bytes) -> list[str]:
+    return [cell.strip() for cell in line.decode("utf-8", "replace").strip().split(",")]
+
+
+def _asked(command: str) -> list[tuple[str, str]] | None:
+    """Return the columns that a command asks for, as a header would have them; None where it asks for none."""
+    match = _ASKED.search(command)
+    if match is None:
+        return None
+    bare = "nounits" in command
+    names = match.group(1).split(",")
+    return [(name, _UNITS.get(name.partition(".")[0], "") if bare else "") for name in names]
+
+
+def _guessed(cells: list[str]) -> list[tuple[str, str]]:
+    """Return a header for a row without one: what tells by itself what it is. A bare number may be anything."""
+    names: list[str] = []
+    for cell in cells:
+        name = "pci.bus_id" if _FULL_BUS.match(cell) else "uuid" if _UUID.match(cell) else ""
+        if not name and _MODEL.match(cell):
+            name = "name"
+        if not name and "/" in cell[:8] and stamps.find(cell.encode()) is not None:
+            name = "timestamp"
+        names.append(name if name not in names else "")
+    if not names[0] and cells[0].isdigit() and int(cells[0]) < 64 and any(names[1:3]):
+        names[0] = "index"
+    return [(name or f"column {place}", "") for place, name in enumerate(names)]
+
+
 def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
-    """`nvidia-smi --query-gpu=… --format=csv[,nounits]` with its header line; appended headers are skipped."""
+    """`nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`; appended headers are skipped.
+
+    Without a header the command above the table says what its columns are, or else what they look like.
+    """
     data = whole.content(stream, MAX_BYTES)
     counters.bytes_read += len(data)
     base = _host(stream)
@@ -328,8 +393,13 @@ def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point
         text = raw.decode("utf-8", "replace").strip()
         if not text:
             continue
+        if (asked := _asked(text)) is not None:
+            header = asked
+            continue
         cells = next(csv.reader([text], skipinitialspace=True))
-        if not header or (cells and cells[0].split(" [")[0].strip() == header[0][0]):
+        if not header and begins_with_rows(raw, b""):
+            header = _guessed([cell.strip() for cell in cells])
+        elif not header or (cells and cells[0].split(" [")[0].strip() == header[0][0]):
             header = [_column(cell) for cell in cells]
             continue
         if len(cells) != len(header):
@@ -367,10 +437,14 @@ def _column(cell: str) -> tuple[str, str]:
 
 
 def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
-    lost = any(cell.lower() in _LOST for cell, _ in row.values())
-    if lost or row.keys().isdisjoint(_CSV):
+    shown = [cell.lower() for cell, _ in row.values()]
+    lost = not _LOST.isdisjoint(shown)
+    broken = not lost and (not _BROKEN.isdisjoint(shown) or sum(cell in _UNKNOWN for cell in shown) > 1)
+    if lost:
+        yield "hw.gpu.lost", {}, 1.0
+    if broken or row.keys().isdisjoint(_CSV):
         # Of a table that has nothing but the names of GPUs, the names are of use.
-        yield "hw.gpu.unreadable", {}, float(lost)
+        yield "hw.gpu.unreadable", {}, float(broken)
     for name, (cell, unit) in row.items():
         if metric := _CSV.get(name):
             if (amount := number(cell, unit)) is not None:
@@ -406,6 +480,8 @@ def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str
                     },
                     amount,
                 )
+                if parts[2:] == ["uncorrected", "volatile", "total"]:
+                    yield "hw.gpu.ecc.uncorrected", {}, amount
 
 
 #: How the output of `nvidia-smi dmon` begins: the names of its columns, then their units.

@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any
 
 from tracecore.agent.batch import Ack, Batch
-from tracecore.agent.component import Factory, Setting
+from tracecore.agent.component import Setting
 from tracecore.agent.processors.patterndetector import verdicts
 from tracecore.agent.processors.patterndetector.detection import TOLD_REFUSED, Detection
-from tracecore.agent.processors.patterndetector.options import Options, check
+from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.signals.redaction import redacted
 
-__all__ = ["FACTORY", "Options", "PatternDetector"]
+__all__ = ["Options", "PatternDetector"]
 
 
 class PatternDetector:
@@ -99,15 +99,3 @@ class PatternDetector:
 
     def _payload(self, facts: Sequence[Fact], now: int) -> dict[str, Any]:
         return wire.payload(facts, now, lines=lambda fact: self.detection.quoted(fact.uid), redact=self._redact)
-
-
-FACTORY = Factory(
-    kind="processor",
-    type="patterndetector",
-    summary="Says by name what breaks: recipes, facts and detectors over the logs, metrics and dumps that pass.",
-    options=Options,
-    create=PatternDetector,
-    signals=("logs", "metrics"),
-    speaks="logs",
-    check=check,
-)

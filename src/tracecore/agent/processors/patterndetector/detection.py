@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,7 @@ from tracecore.agent.processors.patterndetector.senders import REFUSED, TOO_MANY
 from tracecore.agent.processors.patterndetector.stalls import StallBridge
 from tracecore.agent.processors.patterndetector.state import DeliveredVerdict, DetectorState, verdict_told
 from tracecore.agent.processors.patterndetector.verdicts import is_told
+from tracecore.agent.tally import Growth
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.facts import wire
@@ -44,6 +44,7 @@ from tracecore.facts.tenants import Tenants
 from tracecore.facts.thinning import INTERVAL, FactThinner
 from tracecore.incidents.live import LiveIncidents, Update
 from tracecore.patterns import catalogue
+from tracecore.recent import Recent
 from tracecore.signals.record import Resource
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ class Detection:
                 strict=False,
                 owns=owns,
             )
-        self._told: OrderedDict[str, None] = OrderedDict()
-        self._lost: dict[str, int] = {}
+        self._told: Recent[str, None] = Recent(TOLD)
+        self._lost = Growth()
         self._expired = 0
         self._claimed = False
         self._setting = setting
@@ -143,9 +144,8 @@ class Detection:
             instant: the engine's time where the earlier run stopped, if that is known.
             waiting: as `waiting` said it then.
         """
-        if self._options.storage is None:
+        if (store := self._setting.store(self._options.storage)) is None:
             return
-        store = self._setting.extension(self._options.storage).client(f"processor_{self._setting.id}")
         self._kept = DetectorState(store, self._horizon)
         found = self._kept.load()
         self._before = found.told
@@ -386,14 +386,11 @@ class Detection:
         """Show what live incidents forgot because a bound was reached."""
         for kind, count in dropped.items():
             name = f"incident_{kind}_forgotten"
-            if count > self._lost.get(name, 0):
-                self._meter.note(name, count - self._lost.get(name, 0))
-                self._lost[name] = count
+            self._meter.note(name, self._lost.of(name, count))
 
     def _count_lost(self, dropped: Mapping[str, int]) -> None:
         for reason, count in dropped.items():
-            self._meter.drop(reason.replace(" ", "_"), count - self._lost.get(reason, 0))
-            self._lost[reason] = count
+            self._meter.drop(reason.replace(" ", "_"), self._lost.of(reason, count))
 
     def _anew(self, found: Emission) -> Emission | None:
         """Return what is to be told, as a revision of what was told before a restart; None where that is the same."""
@@ -416,6 +413,4 @@ class Detection:
         if emission.id not in self._told:
             self._numbers.verdict(emission.verdict.pattern_name)
         self._told[emission.id] = None
-        if len(self._told) > TOLD:
-            self._told.popitem(last=False)
         return True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tracecore.recent import Recent
 from tracecore.recipes.live import warm
 from tracecore.recipes.plan import LayerPlan, fresh
 from tracecore.signals.logs.reader import layer_of
@@ -30,7 +30,7 @@ class RecipeLines:
         self.plan: LayerPlan = fresh(layer)
         self._stream = Stream(path="otlp", format="text", layer=layer, open=_nothing)
         self._every: Selector = self.plan.every(self._stream)
-        self._selectors: OrderedDict[_Key, Selector] = OrderedDict()
+        self._selectors: Recent[_Key, Selector] = Recent(SAMPLED)
         warm(self.plan)
 
     def picked(self, streams: Sequence[_Key], records: Sequence[Any], *, selected: bool = False) -> set[int] | None:
@@ -52,13 +52,8 @@ class RecipeLines:
         return found
 
     def _sampler(self, stream: _Key) -> Selector:
-        select = self._selectors.get(stream)
-        if select is None:
-            select = self._selectors[stream] = self.plan.selector(self._stream, live=True)
-            if len(self._selectors) > SAMPLED:
-                self._selectors.popitem(last=False)
-        else:
-            self._selectors.move_to_end(stream)
+        select = self._selectors.get(stream) or self.plan.selector(self._stream, live=True)
+        self._selectors[stream] = select
         return select
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tracecore.agent.options import SECOND
 from tracecore.facts.host import Heartbeat
 from tracecore.facts.tenants import qualified
+from tracecore.recent import Recent
 from tracecore.signals.record import Source
 
 INTERVAL: Final = 15 * SECOND
@@ -30,7 +30,7 @@ class Pulse:
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         self._own = ""
-        self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._heard: Recent[tuple[str, str], int] = Recent(MOST)
         self._next = 0
 
     def heard(self, resource: Mapping[str, Any], now: int) -> None:
@@ -46,16 +46,14 @@ class Pulse:
         if isinstance(namespace, str) and resource.get("k8s.pod.name"):
             job = qualified(job, namespace)
         self._heard[node, job] = now
-        self._heard.move_to_end((node, job))
-        if len(self._heard) > MOST:
-            self._heard.popitem(last=False)
 
     def beats(self, now: int) -> list[Heartbeat]:
         """The heartbeats that are due."""
         if now < self._next:
             return []
         self._next = now + INTERVAL
-        self._heard = OrderedDict((key, last) for key, last in self._heard.items() if last > now - GONE)
+        for key in [key for key, last in self._heard.items() if last <= now - GONE]:
+            del self._heard[key]
         places: list[tuple[str, str | None]] = [*self._heard]
         if self._own and not any(node == self._own for node, _ in places):
             places.append((self._own, None))

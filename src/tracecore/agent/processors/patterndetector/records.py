@@ -5,7 +5,6 @@ A record is known again when it comes twice, and one whose clock is ahead is jud
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from tracecore.facts.fold import Fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.facts.quotes import Quotes, lines_of
 from tracecore.facts.wire import FREQUENT
+from tracecore.recent import Recent
 from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
 
@@ -57,7 +57,7 @@ class Records:
         self.numbers_kept = False
         self.numbered: dict[int, int] = {}
         #: The number of each record that is known again, and the last number that was given.
-        self.known: OrderedDict[int, int] = OrderedDict()
+        self.known: Recent[int, int] = Recent(KNOWN)
         self.count = 0
         self._recipes = options.recipes
         self._redact = options.redact
@@ -69,9 +69,9 @@ class Records:
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
         self._lines = {layer: RecipeLines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
         self._live = Live()
-        self._dull: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._dull: Recent[tuple[object, ...], None] = Recent(DULL)
         #: How far the clocks of streams are ahead of ours, where that is far.
-        self._offsets: OrderedDict[tuple[Any, ...], int] = OrderedDict()
+        self._offsets: Recent[tuple[Any, ...], int] = Recent(OFFSETS)
 
     def pause(self, pause: int) -> None:
         """Say after how many nanoseconds their receiver has what follows; 0 where nobody knows."""
@@ -144,8 +144,6 @@ class Records:
         for stream, time in newest.items():
             if time > latest and abs(time - self._offsets.get(stream, 0) - now) > AHEAD:
                 self._offsets[stream] = time - now
-                if len(self._offsets) > OFFSETS:
-                    self._offsets.popitem(last=False)
         found = []
         for record, stream in zip(records, streams, strict=True):
             time = record.get("time_unix_nano") or 0
@@ -189,8 +187,6 @@ class Records:
             fruitful |= self._stamp("kubernetes", signal)
         if like is not None and told and not fruitful:
             self._dull[like] = None
-            if len(self._dull) > DULL:
-                self._dull.popitem(last=False)
 
     def _source(self, record: dict[str, Any], origin: str) -> Source:
         """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""
@@ -203,8 +199,6 @@ class Records:
             number = self.known[what] = self.count = self.count + 1
             if self.numbers_kept and len(self.numbered) < KNOWN:
                 self.numbered[what] = number
-            if len(self.known) > KNOWN:
-                self.known.popitem(last=False)
         path = attributes.get("log.file.path")
         where = path if isinstance(path, str) else "otlp"
         return Source(where, length=len(body) if type(body) is str else 0, ident=f"record:{time:019d}-{number:09d}")

@@ -16,6 +16,7 @@ from tracecore.agent.options import SECOND, Count
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.quotes import Quotes
+from tracecore.recent import Recent
 
 #: Senders that are followed; the one quiet for longest is forgotten.
 SENDERS: Final = 65_536
@@ -65,7 +66,7 @@ class Senders:
         self._options = options
         self._accept = accept
         self._note = note
-        self._senders: OrderedDict[str, _Sender] = OrderedDict()
+        self._senders: Recent[str, _Sender] = Recent(SENDERS)
         #: Lines that came with facts.
         self.quotes = Quotes()
 
@@ -109,14 +110,12 @@ class Senders:
         options = self._options
         sender = self._senders.get(name)
         if sender is None:
-            sender = self._senders[name] = _Sender(options.burst, now)
-            if len(self._senders) > SENDERS:
-                self._senders.popitem(last=False)
+            sender = _Sender(options.burst, now)
         else:
-            self._senders.move_to_end(name)
             passed = max(now - sender.filled, 0) / SECOND
             sender.left = min(options.burst, sender.left + passed * options.per_second)
             sender.filled = now
+        self._senders[name] = sender
         return sender
 
     def _names(self, sender: _Sender, job: str, now: int) -> bool:

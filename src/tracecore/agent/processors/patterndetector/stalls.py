@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,6 +10,7 @@ from tracecore.agent.processors.patterndetector import options
 from tracecore.facts.fact import Fact
 from tracecore.facts.progress import ProgressBridge
 from tracecore.facts.training import Progress, StepStalled
+from tracecore.recent import Recent
 
 #: Streams whose reports are counted; of one that is forgotten, the warm-up begins anew.
 STREAMS: Final = 65_536
@@ -33,7 +33,7 @@ class StallBridge:
             for phase, after in (("eval", settings.eval_after), ("checkpoint", settings.checkpoint_after))
             if after is not None
         }
-        self._reports: OrderedDict[Stream, int] = OrderedDict()
+        self._reports: Recent[Stream, int] = Recent(STREAMS)
 
     def tick(self, facts: Sequence[Fact], now: int) -> list[StepStalled]:
         """Take these facts in and advance the clock; the stalls that began or grew."""
@@ -45,9 +45,7 @@ class StallBridge:
 
     def _count(self, fact: Progress) -> None:
         stream = _stream(fact)
-        self._reports[stream] = self._reports.pop(stream, 0) + fact.count
-        if len(self._reports) > STREAMS:
-            self._reports.popitem(last=False)
+        self._reports[stream] = self._reports.get(stream, 0) + fact.count
 
     def _enough(self, stall: StepStalled) -> int:
         """Return how long this phase may last, in nanoseconds."""

@@ -43,11 +43,10 @@ def payload(
         time: nanoseconds since the epoch.
     """
     metrics: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
-    for value in values:
-        point = {"attributes": dict(value.attributes), "time_unix_nano": time, "as_double": float(value.value)}
-        metrics.setdefault((value.name, value.unit, value.counts), []).append(point)
-    for value in ended:
-        point = {"attributes": dict(value.attributes), "time_unix_nano": time, "flags": _NO_VALUE}
+    said: list[tuple[Value, dict[str, Any]]] = [(value, {"as_double": float(value.value)}) for value in values]
+    said += [(value, {"flags": _NO_VALUE}) for value in ended]
+    for value, what in said:
+        point = {"attributes": dict(value.attributes), "time_unix_nano": time, **what}
         metrics.setdefault((value.name, value.unit, value.counts), []).append(point)
     made: list[dict[str, Any]] = []
     for (name, unit, counts), points in metrics.items():

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from tracecore.agent.batch import Batch, Refused
-from tracecore.agent.component import Consumer, Factory, Setting
+from tracecore.agent.component import Consumer, Setting
 from tracecore.agent.options import SECOND, Duration, Interval
 from tracecore.agent.receivers.gpu import infiniband
 from tracecore.agent.receivers.gpu.measurement import Value, payload
@@ -119,13 +119,3 @@ class GpuReceiver:
         elif not anything:
             wrong = f"there is neither a GPU nor an InfiniBand port to ask: {self._missing or 'no GPU'}"
         self._setting.report(wrong)
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="gpu",
-    summary="GPUs by NVML and InfiniBand ports by sysfs, for machines without exporters.",
-    options=Options,
-    create=GpuReceiver,
-    signals=("metrics",),
-)

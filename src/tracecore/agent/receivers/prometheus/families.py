@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +46,15 @@ class Metadata(msgspec.Struct, frozen=True):
     help: str = ""
     unit: str = ""
 
+    @property
+    def kind(self) -> str:
+        """OTLP's type of the metric."""
+        return _KINDS[self.type]
+
+    @property
+    def counts(self) -> bool:
+        return self.type == "counter"
+
     def told(self, what: str, text: str) -> Metadata:
         """With what one more comment says."""
         return msgspec.structs.replace(self, **{what.lower(): text.strip() if what == "UNIT" else text})
@@ -79,7 +87,7 @@ class SeriesScope:
     """
 
     def __init__(self, job: str, instance: str, discovered: Mapping[str, str], scope: Mapping[str, str]) -> None:
-        self.resource_key = hash((job, instance))
+        self.target = (job, instance)
         self._attributes = resource(job, instance, discovered)
         self._scope = dict(scope)
         #: Labels of `target_info`.
@@ -136,131 +144,55 @@ def discernible(host: str) -> bool:
     return not address.is_loopback and not address.is_unspecified
 
 
-class HistogramParts:
-    """A histogram or summary: the parts that come line by line."""
-
-    __slots__ = (
-        "attributes",
-        "count",
-        "created",
-        "exemplars",
-        "kind",
-        "last",
-        "parts",
-        "scrape",
-        "shown",
-        "start",
-        "sum",
-        "time",
-    )
-
-    def __init__(self, attributes: dict[str, str], kind: str) -> None:
-        self.attributes = attributes
-        self.kind = kind
-        self.parts: list[tuple[float, float]] = []
-        self.exemplars: list[dict[str, Any]] = []
-        self.sum: float | None = None
-        self.count: float | None = None
-        self.created = 0
-        self.start = 0
-        self.last = 0.0
-        self.scrape = 0
-        self.time = 0
-        #: The answer before had enough of it.
-        self.shown = False
-
-    def begin(self, scrape: int, time: int) -> None:
-        """A new answer has it."""
-        self.scrape, self.time = scrape, time
-        self.parts, self.exemplars, self.sum, self.count = [], [], None, None
-
-    def point(self) -> dict[str, Any] | None:
-        """Return what the answer says; None without a count, which is the one thing it needs."""
-        count = self.count
-        self.shown = False
-        if count is None or not 0 <= count < 2**64:
-            return None
-        if count < self.last or not self.start:
-            self.start = self.time
-        self.last = count
-        self.parts.sort()
-        made: dict[str, Any] = {
-            "attributes": dict(self.attributes),
-            "start_time_unix_nano": self.created or self.start,
-            "time_unix_nano": self.time,
-            "count": int(count),
-        }
-        if self.sum is not None:
-            made["sum"] = self.sum
-        if self.kind == "summary":
-            made["quantile_values"] = [{"quantile": bound, "value": value} for bound, value in self.parts]
-            self.shown = True
-            return made
-        finite = [(bound, value) for bound, value in self.parts if bound != math.inf]
-        made["explicit_bounds"] = [bound for bound, _ in finite]
-        heights = [*(value for _, value in finite), count]
-        steps = [height - before for before, height in zip([0.0, *heights], heights, strict=False)]
-        if not all(0 <= step < 2**64 for step in steps):
-            return None  # buckets that fall are none
-        made["bucket_counts"] = [int(step) for step in steps]
-        self.shown = True
-        if self.exemplars:
-            made["exemplars"] = self.exemplars
-        return made
-
-    def mark(self, time: int) -> dict[str, Any]:
-        """Return a point that marks the end of the series."""
-        made: dict[str, Any] = {"attributes": dict(self.attributes), "time_unix_nano": time, "flags": 1}
-        bounds = [bound for bound, _ in self.parts if bound != math.inf]
-        if self.kind == "summary":
-            made["quantile_values"] = [{"quantile": bound, "value": 0.0} for bound in bounds]
-        else:
-            made |= {"explicit_bounds": bounds, "bucket_counts": [0] * (len(bounds) + 1)}
-        return made
-
-
 class Family:
-    """A metric of one resource and scope, and its points of one scrape."""
+    """A metric of one resource and scope, with its points of one scrape.
 
-    __slots__ = ("bound", "groups", "kind", "metadata", "monotonic", "name", "place", "points", "scrape")
+    Args:
+        name: as its series have it.
+        metadata: what its target says of it.
+        place: where it belongs.
+        trim: leave out `_total` and unit.
+    """
 
     def __init__(self, name: str, metadata: Metadata, place: SeriesScope, trim: bool = False) -> None:
-        self.kind = _KINDS[metadata.type]
-        self.monotonic = metadata.type == "counter"
-        self.bound = "le" if self.kind == "histogram" else "quantile"
-        self.name = _short(name, metadata, self.monotonic) if trim else name
+        self.name = _short(name, metadata) if trim else name
         self.metadata = metadata
         self.place = place
         self.points: list[dict[str, Any]] = []
-        self.groups: list[HistogramParts] = []
-        self.scrape = 0
 
-    @property
-    def idle(self) -> bool:
-        return not self.points and not self.groups
-
-    def begin(self, scrape: int) -> None:
-        self.scrape = scrape
-        self.points, self.groups = [], []
-
-    def metric(self) -> tuple[dict[str, Any], int]:
-        """The metric in OTLP, and how many points it has; they are handed over."""
-        points = [point for group in self.groups if (point := group.point()) is not None] + self.points
-        self.points, self.groups = [], []
-        data: dict[str, Any] = {"data_points": points}
-        if self.kind in ("sum", "histogram"):
-            data["aggregation_temporality"] = _CUMULATIVE
-        if self.kind == "sum":
-            data["is_monotonic"] = self.monotonic
+    def metric(self) -> dict[str, Any]:
+        """The metric in OTLP."""
         metadata = self.metadata
-        made = {
+        data: dict[str, Any] = {"data_points": self.points}
+        if metadata.kind in ("sum", "histogram"):
+            data["aggregation_temporality"] = _CUMULATIVE
+        if metadata.kind == "sum":
+            data["is_monotonic"] = metadata.counts
+        return {
             "name": self.name,
             "description": metadata.help,
             "unit": ucum(metadata.unit),
             "metadata": {"prometheus.type": metadata.type},
-            self.kind: data,
+            metadata.kind: data,
         }
-        return made, len(points)
+
+
+def payload(families: Iterable[Family]) -> tuple[dict[str, Any], int]:
+    """OTLP metrics of a scrape, and how many points they are."""
+    resources: dict[tuple[str, str], dict[SeriesScope, list[dict[str, Any]]]] = {}
+    count = 0
+    for family in families:
+        if family.points:
+            count += len(family.points)
+            resources.setdefault(family.place.target, {}).setdefault(family.place, []).append(family.metric())
+    made = [
+        {
+            "resource": {"attributes": next(iter(scopes)).attributes()},
+            "scope_metrics": [place.scope_metrics(metrics) for place, metrics in scopes.items()],
+        }
+        for scopes in resources.values()
+    ]
+    return {"resource_metrics": made}, count
 
 
 def ucum(unit: str) -> str:
@@ -270,8 +202,7 @@ def ucum(unit: str) -> str:
     return f"{found}/{_PER.get(each, each)}" if per and each else found
 
 
-def _short(name: str, metadata: Metadata, monotonic: bool) -> str:
-    """Without `_total` and unit."""
-    if monotonic:
+def _short(name: str, metadata: Metadata) -> str:
+    if metadata.counts:
         name = name.removesuffix("_total") or name
     return name.removesuffix(f"_{metadata.unit}") if metadata.unit else name

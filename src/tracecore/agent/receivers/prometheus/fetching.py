@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from tracecore.agent.http_client import connection_to, target_of
+from tracecore.agent.http_client import connection_to, hang_up, limited, target_of
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 
 #: Bytes of one answer, where a configuration does not say less.
@@ -72,7 +72,6 @@ class Fetcher:
         self._connection: http.client.HTTPConnection | None = None
         self._where: tuple[str, str] = ("", "")
         self._lock = threading.Lock()
-        self._deadline: float | None = None
 
     def get(self) -> TargetAnswer:
         """Its answer.
@@ -80,40 +79,31 @@ class Fetcher:
         Raises:
             ScrapeError: there is none.
         """
-        self._deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout
+        url: str | None = self._url
         try:
-            return self._get()
-        except TimeoutError:
-            self.close()
-            raise ScrapeError(f"no answer within {self._timeout:g} s") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
-            if self._late():
-                raise ScrapeError(f"no whole answer within {self._timeout:g} s") from None
-            raise ScrapeError(_words(error)) from None
+            for _ in range(REDIRECTS + 1):
+                assert url is not None
+                answer, url = self._ask(url, deadline)
+                if answer is not None:
+                    return answer
+            raise ScrapeError(f"more than {REDIRECTS} redirects")
         except ScrapeError:
             self.close()
             raise
-        finally:
-            self._deadline = None
-
-    def overdue(self) -> None:
-        """Hang up if the answer is late: a target that sends a byte now and then would be waited for for ever.
-
-        Called by another thread than `get`, now and then.
-        """
-        if self._late():
-            self.cut()
+        except TimeoutError:
+            self.close()
+            raise ScrapeError(f"no whole answer within {self._timeout:g} s") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise ScrapeError(_words(error)) from None
 
     def cut(self) -> None:
         """Hang up, from another thread: whoever reads finds the end."""
         with self._lock:
             connection = self._connection
-        if connection is not None and (sock := connection.sock) is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it has ended by itself
+        if connection is not None:
+            hang_up(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -121,77 +111,62 @@ class Fetcher:
         if connection is not None:
             connection.close()
 
-    def _late(self) -> bool:
-        return (deadline := self._deadline) is not None and time.monotonic() > deadline
-
-    def _left(self) -> float:
-        assert self._deadline is not None
-        left = self._deadline - time.monotonic()
+    def _ask(self, url: str, deadline: float) -> tuple[TargetAnswer | None, str | None]:
+        """The answer of a URL, or the URL that it redirects to."""
+        left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        return left
-
-    def _get(self) -> TargetAnswer:
-        url = self._url
-        for _ in range(REDIRECTS + 1):
-            answer = self._ask(url)
-            if answer.status in (301, 302, 303, 307, 308) and self._config.follow_redirects:
-                place = answer.headers.get("Location", "")
-                target = urljoin(url, place)
-                self.close()
-                if not place or urlsplit(target).scheme not in ("http", "https"):
-                    raise ScrapeError(f"it answers {answer.status} without a place to go")
-                url = target
-                continue
-            if answer.status != 200:
-                self.close()
-                raise ScrapeError(f"it answers {answer.status} {answer.reason}"[:200].rstrip())
-            return self._read(answer)
-        raise ScrapeError(f"more than {REDIRECTS} redirects")
-
-    def _ask(self, url: str) -> http.client.HTTPResponse:
         parts = urlsplit(url)
         where = (parts.scheme, parts.netloc)
         headers = dict(self._headers)
         # The secret is for the target, not for a server that it redirects to.
         if parts.netloc == urlsplit(self._url).netloc:
             headers |= _authorization(self._config)
-        for fresh in (self._connection is None or self._where != where, True):
-            if fresh:
-                self.close()
-                made = connection_to(parts, self._left(), self._config.tls_config.client())
-                with self._lock:
-                    self._connection, self._where = made, where
-            connection = self._connection
-            if connection is None:
-                raise OSError("the connection was cut")
-            if connection.sock is not None:
-                connection.sock.settimeout(self._left())
-            try:
+        kept = self._connection is not None and self._where == where
+        if not kept:
+            self.close()
+            made = connection_to(parts, left, self._config.tls_config.client())
+            with self._lock:
+                self._connection, self._where = made, where
+        connection = self._connection
+        if connection is None:
+            raise OSError("the connection was cut")
+        try:
+            with limited(connection, left):
                 connection.request("GET", target_of(parts), headers=headers)
-                if connection.sock is not None:
-                    connection.sock.settimeout(self._left())
-                return connection.getresponse()
-            except (http.client.RemoteDisconnected, ConnectionError, http.client.CannotSendRequest):
-                # A connection that was kept may have been closed by the other side meanwhile.
-                if fresh:
-                    raise
-        raise AssertionError("unreachable")
+                return self._judged(url, connection.getresponse(), deadline)
+        except (http.client.RemoteDisconnected, ConnectionError, http.client.CannotSendRequest):
+            if not kept:
+                raise
+            # A connection that was kept may have been closed by the other side meanwhile.
+            self.close()
+            return self._ask(url, deadline)
 
-    def _read(self, answer: http.client.HTTPResponse) -> TargetAnswer:
+    def _judged(
+        self, url: str, answer: http.client.HTTPResponse, deadline: float
+    ) -> tuple[TargetAnswer | None, str | None]:
+        if answer.status == 200:
+            return self._read(answer, deadline), None
+        self.close()
+        if answer.status not in (301, 302, 303, 307, 308) or not self._config.follow_redirects:
+            raise ScrapeError(f"it answers {answer.status} {answer.reason}"[:200].rstrip())
+        place = answer.headers.get("Location", "")
+        target = urljoin(url, place)
+        if not place or urlsplit(target).scheme not in ("http", "https"):
+            raise ScrapeError(f"it answers {answer.status} without a place to go")
+        return None, target
+
+    def _read(self, answer: http.client.HTTPResponse, deadline: float) -> TargetAnswer:
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip"):
             raise ScrapeError(f"an encoding that was not asked for: {encoding[:40]}")
         unzip = zlib.decompressobj(31) if encoding == "gzip" else None
         pieces: list[bytes] = []
         size = 0
-        while True:
-            sock = None if self._connection is None else self._connection.sock
-            if sock is not None:
-                sock.settimeout(self._left())
-            piece = answer.read1(PIECE)
-            if not piece:
-                break
+        while piece := answer.read1(PIECE):
+            if time.monotonic() > deadline:
+                # A connection that the other side will close is the answer's alone: nobody can hang up on it.
+                raise TimeoutError
             while piece:
                 data, piece = piece, b""
                 if unzip is not None:
@@ -206,13 +181,9 @@ class Fetcher:
                 if size > self._most:
                     raise ScrapeError(f"an answer of more than {self._most} bytes")
                 pieces.append(data)
-                self._left()
-        self._left()  # one that was hung up on looks as if it had ended
-        if answer.length:
-            raise ScrapeError("the answer is cut off")
+        if answer.length or (unzip is not None and not unzip.eof):
+            raise http.client.IncompleteRead(b"")
         answer.close()
-        if unzip is not None and not unzip.eof:
-            raise ScrapeError("the answer is cut off: no end of gzip")
         if answer.will_close:
             self.close()
         try:
@@ -257,6 +228,8 @@ def _secret(path: str | None) -> str:
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not believed: {error.verify_message}"
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer is cut off"
     if isinstance(error, socket.gaierror):
         return f"its name is not known: {error.strerror}"
     if isinstance(error, OSError) and error.strerror:

@@ -125,6 +125,10 @@ class StaticConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not _LABEL.match(name):
                 yield ("labels", name), f'"{name}" is no label'
 
+    def addresses(self) -> Iterator[dict[str, str]]:
+        """Labels of each target, its address among them."""
+        return ({**self.labels, "__address__": address} for address in self.targets)
+
 
 class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """

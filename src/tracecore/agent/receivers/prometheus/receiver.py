@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
-from tracecore.agent.component import Consumer, Factory, Setting
-from tracecore.agent.receivers.prometheus.discovery import Discovery, discoveries
-from tracecore.agent.receivers.prometheus.options import Options
+from tracecore.agent.component import Consumer, Setting
+from tracecore.agent.receivers.prometheus.options import Options, ScrapeConfig
 from tracecore.agent.receivers.prometheus.target import Scraper, Target, target
+
+if TYPE_CHECKING:
+    from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
 
 log = logging.getLogger("tracecore.agent.prometheus")
 
-#: Seconds between two looks at targets and at answers that are late.
+#: Seconds between two looks at targets.
 PULSE: Final = 0.25
 #: Targets of one receiver.
 MOST_TARGETS: Final = 4096
@@ -33,7 +36,7 @@ class Prometheus:
         self._told: dict[str, str] = {}
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        found = {job.job_name: discoveries(job) for job in self._jobs}
+        found = {job.job_name: self._discoveries(job) for job in self._jobs}
         everything = [one for many in found.values() for one in many]
         try:
             for one in everything:
@@ -44,8 +47,6 @@ class Prometheus:
                 if versions != seen:
                     seen = versions
                     self._change(found, consume)
-                for scraper in self._scrapers.values():
-                    scraper.watch()
                 self._state(everything)
                 stop.wait(PULSE)
         finally:
@@ -54,7 +55,14 @@ class Prometheus:
             self._end(list(self._scrapers.values()))
             self._scrapers = {}
 
-    def _change(self, found: dict[str, list[Discovery]], consume: Consumer) -> None:
+    def _discoveries(self, job: ScrapeConfig) -> list[Kubernetes]:
+        if not job.kubernetes_sd_configs:
+            return []
+        from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
+
+        return [Kubernetes(one) for one in job.kubernetes_sd_configs]
+
+    def _change(self, found: dict[str, list[Kubernetes]], consume: Consumer) -> None:
         """Start what is new, end what is gone."""
         wanted: dict[tuple[Any, ...], Target] = {}
         for job in self._jobs:
@@ -86,16 +94,16 @@ class Prometheus:
             scraper.end()
         log.info("%s: %d targets", self._setting.id, len(self._scrapers))
 
-    def _targets(self, job: Any, found: list[Discovery]) -> dict[tuple[Any, ...], Target]:
+    def _targets(self, job: ScrapeConfig, found: list[Kubernetes]) -> dict[tuple[Any, ...], Target]:
         made: dict[tuple[Any, ...], Target] = {}
         wrong = ""
-        for one in found:
-            for labels in one.labels():
-                try:
-                    if (new := target(job, labels)) is not None:
-                        made[new.key] = new
-                except ValueError as error:
-                    wrong = f"{labels.get('__address__', '')[:120]}: {error}"
+        static = (one.addresses() for one in job.static_configs)
+        for labels in chain(*static, *(one.labels() for one in found)):
+            try:
+                if (new := target(job, labels)) is not None:
+                    made[new.key] = new
+            except ValueError as error:
+                wrong = f"{labels.get('__address__', '')[:120]}: {error}"
         self._tell(f"{job.job_name} targets", wrong)
         return made
 
@@ -104,7 +112,7 @@ class Prometheus:
             log.warning("%s: job %s: %s", self._setting.id, what, wrong)
         self._told[what] = wrong
 
-    def _state(self, found: list[Discovery]) -> None:
+    def _state(self, found: list[Kubernetes]) -> None:
         """One target that is down is what `up` is for; none at all, or none to be found, is a failure."""
         wrong = next((text for one in found if (text := one.wrong())), "")
         if not wrong and self._scrapers:
@@ -121,13 +129,3 @@ class Prometheus:
         until = time.monotonic() + PATIENCE
         for scraper in scrapers:
             scraper.join(max(until - time.monotonic(), 0.0))
-
-
-FACTORY = Factory(
-    kind="receiver",
-    type="prometheus",
-    summary="Scrapes targets in Prometheus' text format and OpenMetrics; static targets and pods of Kubernetes.",
-    options=Options,
-    create=Prometheus,
-    signals=("metrics",),
-)

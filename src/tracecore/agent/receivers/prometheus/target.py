@@ -13,11 +13,11 @@ import msgspec
 
 from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Consumer
-from tracecore.agent.receivers.prometheus.families import Family, Metadata, SeriesScope
+from tracecore.agent.receivers.prometheus.families import Family, Metadata, payload
 from tracecore.agent.receivers.prometheus.fetching import Fetcher, ScrapeError, TargetAnswer, target_url
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 from tracecore.agent.receivers.prometheus.relabel import rules
-from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, ScrapeCounts, ScrapeLimits, SeriesMemory, payload
+from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, ScrapeCounts, ScrapeLimits, SeriesMemory
 from tracecore.agent.telemetry import Meter
 from tracecore.durations import parse_duration
 from tracecore.signals.metrics.exposition import ExpositionError
@@ -29,9 +29,6 @@ _SECOND: Final = 1_000_000_000
 SPREAD: Final = 2.0
 #: Seconds between two attempts to hand a scrape on.
 AGAIN: Final = 0.1
-#: Resources and scopes of one target: what it federates.
-MOST_PLACES: Final = 10_000
-
 _ABOUT: Final = {
     "up": Metadata("up", "gauge", "The scraping was successful"),
     "scrape_duration_seconds": Metadata("scrape_duration_seconds", "gauge", "Duration of the scrape", "seconds"),
@@ -151,8 +148,7 @@ class Scraper:
         self._meter = meter
         self._clock = clock
         self._extra = extra
-        self._places: dict[tuple[Any, ...], SeriesScope] = {}
-        self._limits = ScrapeLimits(
+        limits = ScrapeLimits(
             samples=min(config.sample_limit or MOST_SAMPLES, MOST_SAMPLES),
             labels=config.label_limit,
             name=config.label_name_length_limit,
@@ -160,20 +156,17 @@ class Scraper:
         )
         self._memory = SeriesMemory(
             one.labels,
-            self._place,
+            one.discovered,
             rules(config.metric_relabel_configs),
             external=external,
             honor_labels=config.honor_labels,
             honor_timestamps=config.honor_timestamps,
             track_timed=config.track_timestamps_staleness,
             trim=trim,
-            limits=self._limits,
+            limits=limits,
         )
-        self._external = dict(external)
-        #: The place of the target itself, which there is room for whatever it says.
-        self._own: dict[tuple[Any, ...], SeriesScope] = {}
-        self._place({**one.labels, **self._external})
-        self._own = dict(self._places)
+        labels = {**one.labels, **external}
+        self._attributes = {name: value for name, value in labels.items() if name not in ("job", "instance")}
         self._fetcher = Fetcher(config, one.url, one.timeout / _SECOND)
         self._stop = threading.Event()
         #: What is wrong with it; empty when nothing is, None before the first scrape.
@@ -196,10 +189,6 @@ class Scraper:
 
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
-
-    def watch(self) -> None:
-        """Called now and then: an answer that is late is not waited for any longer."""
-        self._fetcher.overdue()
 
     def _run(self) -> None:
         interval = self.target.interval / _SECOND
@@ -257,9 +246,8 @@ class Scraper:
         report = self._report(values, now)
         for family in families:
             # What a target says of itself under these names is not what was asked.
-            if family.name in values and family.place is report[0].place:
-                about = report[0].points[0]["attributes"]
-                family.points = [point for point in family.points if point["attributes"] != about]
+            if family.name in values and family.place is self._memory.own:
+                family.points = [point for point in family.points if point["attributes"] != self._attributes]
         self._hand_on(families + report, until)
 
     def end(self) -> None:
@@ -271,13 +259,10 @@ class Scraper:
         self._hand_on(self._memory.fail(now) + self._report(dict.fromkeys(names), now), None)
 
     def _report(self, values: Mapping[str, float | None], now: int) -> list[Family]:
-        labels = {**self.target.labels, **self._external}
-        place = self._place(labels)
-        attributes = {name: value for name, value in labels.items() if name not in ("job", "instance")}
         made = []
         for name, value in values.items():
-            family = Family(name, _ABOUT.get(name, Metadata(name)), place)
-            point: dict[str, Any] = {"attributes": dict(attributes), "time_unix_nano": now}
+            family = Family(name, _ABOUT.get(name, Metadata(name)), self._memory.own)
+            point: dict[str, Any] = {"attributes": dict(self._attributes), "time_unix_nano": now}
             family.points.append({**point, "flags": 1} if value is None else {**point, "as_double": float(value)})
             made.append(family)
         return made
@@ -303,21 +288,3 @@ class Scraper:
         elif self.wrong:
             log.info("%s: answers again", where)
         self.wrong = wrong
-
-    def _place(self, labels: dict[str, str]) -> SeriesScope:
-        """Return where series with these labels belong."""
-        own = self.target.labels
-        job, instance = labels.get("job") or own["job"], labels.get("instance") or own["instance"]
-        prefix = "otel_scope_"
-        scope = {name.removeprefix(prefix): value for name, value in labels.items() if name.startswith(prefix)}
-        key = (job, instance, *sorted(scope.items()))
-        found = self._places.get(key)
-        if found is None:
-            if len(self._places) >= MOST_PLACES:
-                used = self._memory.places()
-                self._places = {known: place for known, place in self._places.items() if place in used}
-                self._places |= self._own
-                if len(self._places) >= MOST_PLACES:
-                    raise ExpositionError(f"series of more than {MOST_PLACES} targets")
-            found = self._places[key] = SeriesScope(job, instance, self.target.discovered, scope)
-        return found

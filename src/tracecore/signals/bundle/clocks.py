@@ -1,0 +1,57 @@
+"""Clocks of the parts of one pasted text: a program that prints UTC, and a kernel's log in local time.
+
+Who copies both together thinks that they belong together. Where no line says its zone on both sides, a part whose times
+are whole hours away from the others, as zones are, is moved to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import re2
+
+from tracecore.signals import stamps
+from tracecore.signals.bundle.file_times import stamp_of
+from tracecore.signals.stamps import SECOND
+
+_MINUTE: Final = 60 * SECOND
+#: Differences between zones, the whole hours first; some zones are half an hour off.
+_ZONES: Final = tuple(
+    int(hours * 60) * _MINUTE * sign for hours in (*range(1, 15), 3.5, 4.5, 5.5, 6.5, 9.5, 10.5) for sign in (1, -1)
+)
+#: How far from the lines of the program the last line of the part may be then.
+_NEAR: Final = 3 * _MINUTE
+#: Times closer than this are of one clock.
+_TOGETHER: Final = 30 * _MINUTE
+_ZONED: Final = re2.compile(rb"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z\b|UTC\b|GMT\b|[+-]\d\d:?\d\d\b)")
+
+
+def without(text: bytes, part: bytes) -> bytes:
+    """Return the lines of a text that are not of a part."""
+    pairs = zip(text.split(b"\n"), part.split(b"\n"), strict=False)
+    return b"\n".join(line for line, mine in pairs if not mine.strip())
+
+
+def ahead(text: bytes, part: bytes) -> int:
+    """Return what has to be added to the times of a part so that they fit the rest of the text, in nanoseconds.
+
+    Args:
+        text: the whole.
+        part: the same with everything blank that is not of the part.
+    """
+    rest, own = without(text, part).split(b"\n"), part.split(b"\n")
+    if any(map(_ZONED.search, rest)) and any(map(_ZONED.search, own)):
+        return 0
+    around = [stamp.nanos for stamp in map(stamp_of, rest) if stamp is not None and not stamp.missing]
+    dated = [stamp for stamp in map(stamp_of, own) if stamp is not None and stamp.missing != "date"]
+    if not around or not dated:
+        return 0
+    first, last = min(around), max(around)
+    if last - first > stamps.DAY:
+        return 0
+    at = dated[-1].resolve(last)
+    if first - _TOGETHER <= at <= last + _TOGETHER:
+        return 0
+    fitting = [shift for shift in _ZONES if first - _NEAR <= at + shift <= last + _NEAR]
+    whole = [shift for shift in fitting if shift % (60 * _MINUTE) == 0]
+    return min(whole or fitting, key=lambda shift: abs(at + shift - last), default=0)
