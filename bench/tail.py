@@ -98,7 +98,9 @@ def _idle(place: Path) -> list[Measurement]:
     while time.monotonic() - wall < SECONDS:
         with logs[count % 7].open("a") as out:
             out.write(_lines(1, 0))
-        count += sum(batch.count for batch in receiver.poll())
+        for batch in receiver.poll():
+            count += batch.count
+            receiver.delivered(batch)
         receiver.wait(stop)
     spent = (time.process_time() - begin) / (time.monotonic() - wall)
     receiver.close()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecore.signals.logs.operators.entry import Entry
-from tracecore.signals.logs.operators.entry_batches import Entries
+from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.otlp import encoding
 from tracecore.signals.otlp.messages import parse
 
@@ -39,6 +39,6 @@ def entries(draw: Any) -> Entry:
 
 @given(st.lists(entries(), max_size=6))
 def test_the_encoding_is_that_of_the_payload(held: list[Entry]) -> None:
-    one = Entries("a.log", held)
+    one = LogBatch("a.log", held)
     assert parse("logs", one.encoded()) == parse("logs", encoding.logs(one.payload()))
     assert one.count == len(list(one.records()))

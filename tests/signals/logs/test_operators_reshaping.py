@@ -13,7 +13,7 @@ from tracecore.signals.logs.tail.counters import TailCounters
 
 def through(operator: dict[str, Any], body: Any, attributes: Any = None, resource: Any = None) -> tuple[Entry, int]:
     counters = TailCounters()
-    (entry,) = Chain([operator], counters).process([Entry(body, attributes, resource)], 0)
+    (entry,) = Chain([operator], counters).process([Entry(body, attributes or {}, resource or {})], 0)
     return entry, counters.entries_failed
 
 

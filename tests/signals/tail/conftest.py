@@ -27,6 +27,8 @@ class Tail:
         self.now = START
         self.said: list[str] = []
         self.batches: list[LogBatch] = []
+        #: Whether batches arrive as soon as they are read.
+        self.delivers = True
         self.log = FileLog(self.config, store, self.clock, self.said.append)
 
     def clock(self) -> int:
@@ -39,6 +41,8 @@ class Tail:
         while True:
             batches = self.log.poll()
             self.batches += batches
+            for batch in batches if self.delivers else ():
+                self.log.delivered(batch)
             found += [(resource, record) for batch in batches for resource, record in batch.records()]
             if not self.log.more:
                 return found

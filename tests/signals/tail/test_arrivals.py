@@ -39,7 +39,7 @@ class Run:
         self.log = self.start()
 
     def start(self) -> FileLog:
-        self.log = FileLog(self.config, self.store, lambda: self.now, confirmed=True)
+        self.log = FileLog(self.config, self.store, lambda: self.now)
         return self.log
 
     def poll(self) -> list[LogBatch]:
@@ -257,7 +257,7 @@ def test_bytes_of_deleted_files_that_did_not_arrive_are_told(logs: Path, tmp_pat
     said: list[str] = []
     (logs / "a.log").write_text("a\n")
     config = FileLogConfig(include=(str(logs / "*"),), start_at="beginning")
-    log = FileLog(config, Journal(tmp_path / "store"), lambda: 1_794_706_624_000_000_000, said.append, confirmed=True)
+    log = FileLog(config, Journal(tmp_path / "store"), lambda: 1_794_706_624_000_000_000, said.append)
     (batch,) = log.poll()
     (logs / "a.log").unlink()
     assert log.only_here([batch]) == [batch]
@@ -316,7 +316,7 @@ def test_lines_that_nobody_wants_are_passed_over_for_good(logs: Path, tmp_path: 
     now = 1_794_706_624_000_000_000
 
     def run(selectors: Remembering) -> FileLog:
-        return FileLog(config, store, lambda: now, confirmed=True, selector=selectors)
+        return FileLog(config, store, lambda: now, selector=selectors)
 
     selectors = Remembering()
     log = run(selectors)

@@ -1,4 +1,4 @@
-"""The `container` operator: our own lines by both ways, and the Collector's cases where their data is at hand."""
+"""The `container` operator: our own lines, and the Collector's cases where their data is at hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tracecore.signals.logs.operators.chain import Chain, ChainError, problems
-from tracecore.signals.logs.operators.container_lines import Runtime
 from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.selector import SelectLiterals
 from tracecore.signals.logs.tail.filelog import FileLog, TailCounters
@@ -26,28 +25,22 @@ LINES = (
 )
 
 
-def test_both_ways_give_the_same(logs: Path, tail: Make) -> None:
-    (logs / "ml_pod_0-1").mkdir()
-    (logs / "ml_pod_0-1" / "c").mkdir()
+def test_lines_of_all_runtimes_become_records(logs: Path, tail: Make) -> None:
+    (logs / "ml_pod_0-1" / "c").mkdir(parents=True)
     (logs / "ml_pod_0-1" / "c" / "0.log").write_text(LINES)
-    options = {"include": (str(logs / "*/*/*.log"),), "include_file_path": True}
-    short = tail(operators=({"type": "container"},), **options)
-    # An expression about the body keeps entries from being treated by the column.
-    long = tail(operators=({"type": "container"}, {"type": "remove", "field": "body.x", "if": "false"}), **options)
-    assert isinstance(short.log._reading._converter, Runtime)
-    assert not isinstance(long.log._reading._converter, Runtime)
-
-    def found(t: Any) -> list[str]:
-        return sorted(json.dumps([r, {k: v for k, v in log.items() if "observed" not in k}], sort_keys=True)
-                      for r, log in t.records())  # fmt: skip
-
-    first = found(short)
-    assert first == found(long)
-    assert [json.loads(one)[1]["body"] for one in first if "cut" in one] == ["cut off"]
-    assert len(first) == 6
+    t = tail(operators=({"type": "container"},), include=(str(logs / "*/*/*.log"),), include_file_path=True)
+    found = [(log["body"], resource.get("k8s.pod.name"), log.get("time_unix_nano", 0)) for resource, log in t.records()]
+    assert found == [
+        ("hello", "pod", 1_794_706_624_123_456_789),
+        ("cut off", "pod", 1_794_706_624_500_000_000),
+        ("crio", "pod", 1_794_703_024_000_000_000),
+        ("rubbish", None, 0),
+        ("docker\n", "pod", 1_794_706_624_000_000_000),
+        ("  two  words", "pod", 1_794_706_624_700_000_000),
+    ]
 
 
-def test_the_encoding_of_columns_is_that_of_the_payload(logs: Path, tail: Make) -> None:
+def test_the_encoding_is_that_of_the_payload(logs: Path, tail: Make) -> None:
     (logs / "0.log").write_text(LINES + "2026-11-15T01:37:05.1Z stdout F " + "x" * 20_000 + "\n")
     operators = ({"type": "container", "add_metadata_from_filepath": False},)
     t = tail(operators=operators, resource={"a": 1, "b": [True, 2.5]}, attributes={"c": "d"})

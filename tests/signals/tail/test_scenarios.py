@@ -13,7 +13,6 @@ import pytest
 
 from tracecore.signals.logs.tail import fingerprint
 from tracecore.signals.logs.tail.config import Ordering, Sort
-from tracecore.signals.logs.tail.filelog import FileLog
 from tracecore.signals.storage.journal import Journal, JournalError
 
 Make = Callable[..., Any]
@@ -350,7 +349,7 @@ def test_files_are_deleted_when_read_and_delivered(logs: Path, tail: Make) -> No
 def test_what_is_not_delivered_is_not_deleted(logs: Path, tail: Make) -> None:
     (logs / "a.log").write_text("one\n")
     t = tail(delete_after_read=True)
-    t.log = FileLog(t.config, None, t.clock, confirmed=True)
+    t.delivers = False
     t.records()
     t.records()
     assert (logs / "a.log").exists()
@@ -453,8 +452,8 @@ def test_many_short_files_are_all_known_after_a_restart(logs: Path, tail: Make, 
 def test_what_did_not_arrive_is_read_again_and_nothing_else(logs: Path, tail: Make, tmp_path: Path) -> None:
     store = Journal(tmp_path / "store")
     (logs / "a.log").write_text("one\n")
-    t = tail()
-    t.log = FileLog(t.config, store, t.clock, confirmed=True)
+    t = tail(store=store)
+    t.delivers = False
     t.records()
     append(logs / "a.log", "two\n")
     t.records()

@@ -301,7 +301,7 @@ def test_part_of_a_line_that_waits_for_the_rest_is_not_forgotten(logs: Path, tai
     assert t.log._longest() == 1.0
 
 
-def test_many_files_that_are_polled_are_looked_at_less_when_they_are_long_idle(
+def test_many_files_that_are_polled_are_looked_at_in_turns(
     logs: Path, tail: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "TURN", STEP // 4)  # a round takes ten looks
@@ -327,7 +327,6 @@ def test_many_files_that_are_polled_are_looked_at_less_when_they_are_long_idle(
         return sum(path == str(logs / "7") for path in asked)
 
     assert looked(11) == 8
-    assert looked(120) == 2
     append(logs / "7", "more\n")
     assert t.bodies(40) == ["more"]
 

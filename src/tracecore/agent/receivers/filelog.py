@@ -78,9 +78,7 @@ class FileLogReceiver:
         self._polled = ()
         # Not before it counts as running: what is said earlier is taken back then.
         self._next_look = time.monotonic() + 1.5 * LOOK
-        tail = self._tail = FileLog(
-            self._options, store, self._setting.clock, self._report, confirmed=True, selector=wanted
-        )
+        tail = self._tail = FileLog(self._options, store, self._setting.clock, self._report, selector=wanted)
         while not stop.is_set():
             batches = collections.deque(tail.poll())
             while batches and not stop.is_set() and deliver(consume, _batch(tail, batches[0]), stop, tail.watch):

@@ -162,7 +162,7 @@ class Plan:
             if places or entry.conditions:
                 candidates.append((number, places))
         chosen = tuple(candidates)
-        known = None if found is _UNKNOWN else matched & self._stock.asked(chosen)
+        known = None if found is _UNKNOWN else matched & self._stock.numbers_of(chosen)
         # Much of what is found matters to no statement that can run: a comma, where only progress is asked for one.
         schedule = self._shared.get((chosen, known))
         if schedule is None:

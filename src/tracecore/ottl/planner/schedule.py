@@ -1,14 +1,15 @@
-"""The schedule of statements for a record: first questions about its body, then the statements that remain.
+"""The statements that run on a record: those that can do something, by what their conditions ask the body.
 
 Where the scan found certain guards, certain statements can do something (`Schedule`). What their conditions ask the
-body is asked first, all expressions of a group at once (`Question`). A statement whose condition cannot hold then is
-gone, and so is a group; what is left is compiled once for all records with the same answers (`Rest`).
+body is asked first, the expressions of each group at once. A statement whose condition cannot hold then is gone, and so
+is a group; what is left (`Rest`) is compiled once for all records with the same answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tracecore.ottl import tree
@@ -18,7 +19,7 @@ from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
-from tracecore.ottl.planner.shortcuts import Asked, asking, editing, editing_where
+from tracecore.ottl.planner.shortcuts import editing, editing_where
 from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode
 from tracecore.ottl.signature import RawGetter
@@ -32,6 +33,7 @@ MAX_STEPS: Final = 8192
 #: Sets of expressions that are asked for together, likewise.
 MAX_TESTS: Final = 1024
 
+Asked: TypeAlias = Callable[[Context], bool]
 #: Groups by their number, with the places of the statements of each that can do something.
 Candidates: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 #: The caches that groups of a processor share, by processor and context.
@@ -61,30 +63,6 @@ class Rest:
         return failed
 
 
-class Question:
-    """A question: which of some expressions match the body.
-
-    Args:
-        patterns: the expressions.
-        test: gives the places of those that match a text, encoded as UTF-8.
-        before: the answers to the questions before this one.
-    """
-
-    __slots__ = ("before", "next", "patterns", "test")
-
-    def __init__(
-        self, patterns: tuple[str, ...], test: Callable[[bytes], list[int]], before: Mapping[str, bool]
-    ) -> None:
-        self.patterns = patterns
-        self.test = test
-        self.before = before
-        #: What comes after an answer, as far as there was such an answer.
-        self.next: dict[tuple[int, ...], Next] = {}
-
-
-Next: TypeAlias = Question | Rest
-
-
 class Schedule:
     """The statements that run if certain guards match.
 
@@ -94,49 +72,40 @@ class Schedule:
         matched: numbers of the patterns they ask for that can match; None where nothing is known of the body.
     """
 
-    __slots__ = ("_candidates", "_first", "_matched", "_stock")
+    __slots__ = ("_asked", "_candidates", "_matched", "_rests", "_stock")
 
     def __init__(self, stock: Stock, candidates: Candidates, matched: frozenset[int] | None) -> None:
         self._stock = stock
         self._candidates = candidates
         self._matched = matched
-        self._first: Next | None = None
+        #: Expressions that are asked for together, with the function that gives the places of those that match.
+        self._asked: list[tuple[tuple[str, ...], Callable[[bytes], list[int]]]] = []
+        seen: set[str] = set()
+        for patterns in stock.asked(candidates) if matched is not None else ():
+            new = tuple(each for each in patterns if each not in seen and self._known(each) is None)
+            if new:
+                self._asked.append((new, stock.test(new)))
+                seen.update(new)
+        #: By what each question gave.
+        self._rests: dict[tuple[tuple[int, ...], ...], Rest] = {}
 
     def rest(self, data: bytes | None) -> Rest:
         """Return the statements for a record whose body is this UTF-8 text; None for a body that is no text."""
-        step = self._first
-        if step is None:
-            step = self._first = self._next({})
-        while type(step) is Question:
-            assert data is not None
-            found = tuple(step.test(data))
-            step = step.next.get(found) or self._grown(step, found)
-        assert type(step) is Rest
-        return step
+        found = () if data is None else tuple(tuple(test(data)) for _, test in self._asked)
+        return self._rests.get(found) or self._made(found)
 
-    def _grown(self, asked: Question, found: tuple[int, ...]) -> Next:
-        self._stock.count_step()
-        answers = {pattern: place in found for place, pattern in enumerate(asked.patterns)}
-        asked.next[found] = step = self._next({**asked.before, **answers})
-        return step
+    def _made(self, found: tuple[tuple[int, ...], ...]) -> Rest:
+        answers: dict[str, bool] = {}
+        for places, (patterns, _) in zip(found, self._asked, strict=False):
+            answers.update((pattern, place in places) for place, pattern in enumerate(patterns))
+        answer = None if self._matched is None else lambda pattern: answers.get(pattern, self._known(pattern))
+        rest = self._rests[found] = self._stock.rest(self._candidates, answer)
+        return rest
 
-    def _next(self, answers: Mapping[str, bool]) -> Next:
-        stock, matched = self._stock, self._matched
-        if matched is None:
-            return Rest([stock.whole(number, places) for number, places in self._candidates])
-
-        def answer(pattern: str) -> bool | None:
-            number = stock.numbers.get(pattern)
-            return False if number is not None and number not in matched else answers.get(pattern)
-
-        left: list[tuple[CompiledGroup, PlannedGroup]] = []
-        for number, places in self._candidates:
-            if patterns := stock.questions(number, places, answer):
-                return Question(patterns, stock.test(patterns), answers)
-            group = stock.left(number, places, answer)
-            if group is not None:
-                left.append((group, stock.groups[number]))
-        return Rest(left)
+    def _known(self, pattern: str) -> bool | None:
+        """Whether an expression matches, as far as the scan tells: it may only tell that it does not."""
+        number = self._stock.numbers.get(pattern)
+        return False if self._matched is not None and number is not None and number not in self._matched else None
 
 
 class Stock:
@@ -156,31 +125,24 @@ class Stock:
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
-        self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
-        #: Groups as they are written, with some of their statements.
-        self._whole: dict[tuple[int, tuple[int, ...]], CompiledGroup] = {}
         #: Expressions that a statement asks for.
-        self._own: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._asked: dict[tuple[int, int], tuple[str, ...]] = {}
+        #: Statements as they are written.
+        self._whole: dict[tuple[int, int], Program] = {}
         #: What is left of statements, by the answers to what they ask.
         self._programs: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
-        #: What is left of groups, by the answers to what they ask; None where nothing is.
-        self._left: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], CompiledGroup | None] = {}
 
-    def count_step(self) -> None:
-        """One more is remembered."""
-        self._steps += 1
-        if self._steps >= MAX_STEPS:
-            self._steps = 0
-            self._left.clear()
-            self._programs.clear()
-            self._whole.clear()
-            self._asked.clear()
-            self._forget()
+    def asked(self, candidates: Candidates) -> Iterator[dict[str, None]]:
+        """The expressions that each group and its statements ask the body for, in order."""
+        for number, places in candidates:
+            if self._told(number):
+                conditions = (questions(condition, _unknown) for condition in self._conditions_of(number))
+                statements = (self._asked_by(number, place) for place in places)
+                yield dict.fromkeys(chain(*conditions, *statements))
 
-    def asked(self, candidates: Candidates) -> frozenset[int]:
-        """Numbers of the patterns that statements and their groups ask the body for, of those that are searched for."""
-        patterns = (each for number, places in candidates for each in self.questions(number, places, _unknown))
-        return frozenset(self.numbers[each] for each in patterns if each in self.numbers)
+    def numbers_of(self, candidates: Candidates) -> frozenset[int]:
+        """Numbers of those expressions that are searched for."""
+        return frozenset(self.numbers[each] for each in chain(*self.asked(candidates)) if each in self.numbers)
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
         """Return the question about these expressions, compiled once for all that ask it."""
@@ -192,48 +154,53 @@ class Stock:
             test = self._tests[patterns] = regex.together("IsMatch", patterns)
         return test
 
-    def whole(self, number: int, places: tuple[int, ...]) -> tuple[CompiledGroup, PlannedGroup]:
+    def rest(self, candidates: Candidates, answer: Answer | None) -> Rest:
+        """Return what remains of groups when what they ask is answered.
+
+        Args:
+            candidates: the groups.
+            answer: for records whose body is text and whose attributes are a map; None for all others.
+        """
+        self._steps += 1
+        if self._steps >= MAX_STEPS:
+            self._steps = 0
+            self._programs.clear()
+            self._forget()
+        left: list[tuple[CompiledGroup, PlannedGroup]] = []
+        for number, places in candidates:
+            group: CompiledGroup | None
+            if answer is not None and self._told(number):
+                group = self._left(number, places, answer)
+            else:
+                group = self._written(number, places)
+            if group is not None:
+                left.append((group, self.groups[number]))
+        return Rest(left)
+
+    def _written(self, number: int, places: tuple[int, ...]) -> CompiledGroup:
         """A group of some of its statements, for any record."""
         entry = self.groups[number]
-        if (number, places) not in self._whole:
-            nodes = [self._statement(number, place) for place in places]
-            programs = [compile_statement(node, entry.context, qualified=entry.qualified) for node in nodes]
-            conditions = [
-                (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
-            ]
-            self._whole[number, places] = self._made(number, conditions, programs)
-        return self._whole[number, places], entry
+        for place in places:
+            if (number, place) not in self._whole:
+                node = self._statement(number, place)
+                self._whole[number, place] = compile_statement(node, entry.context, qualified=entry.qualified)
+        conditions = [
+            (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
+        ]
+        return self._made(number, conditions, [self._whole[number, place] for place in places])
 
     def _told(self, number: int) -> bool:
         """Whether what is known of the body is true for all statements of a group."""
         return self.groups[number].context == "log" and not self.groups[number].changes_body
 
-    def questions(self, number: int, places: tuple[int, ...], answer: Answer) -> tuple[str, ...]:
-        """The expressions of a group of which it is not known yet whether they match the body."""
-        if not self._told(number):
-            return ()
-        key = number, places
-        if key not in self._asked:
-            statements = (self._statement(number, place).where for place in places)
-            conditions = (*self._conditions_of(number), *(where for where in statements if where is not None))
-            # A dictionary for a set in order.
-            self._asked[key] = tuple({pattern: None for node in conditions for pattern in questions(node, _unknown)})
-        return tuple(pattern for pattern in self._asked[key] if answer(pattern) is None)
+    def _asked_by(self, number: int, place: int) -> tuple[str, ...]:
+        if (number, place) not in self._asked:
+            where = self._statement(number, place).where
+            self._asked[number, place] = () if where is None else tuple(questions(where, _unknown))
+        return self._asked[number, place]
 
-    def left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
-        """Return what remains of a group when its questions are answered; None if nothing does.
-
-        It is for records whose body is text and whose attributes are a map.
-        """
-        if not self._told(number):
-            return self.whole(number, places)[0]
-        # The same answers leave the same, whatever else was asked.
-        key = number, places, tuple(map(answer, self.questions(number, places, _unknown)))
-        if key not in self._left:
-            self._left[key] = self._reduced(number, places, answer)
-        return self._left[key]
-
-    def _reduced(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
+    def _left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
+        """Return what remains of a group; None if nothing does."""
         conditions = self._conditions_left(number, answer)
         if conditions is None:
             return None
@@ -245,12 +212,9 @@ class Stock:
 
     def _program_left(self, number: int, place: int, answer: Answer) -> Program | None:
         """Return what remains of a statement; None if nothing does."""
-        where = self._statement(number, place).where
-        asked = self._own.get((number, place))
-        if asked is None:
-            asked = self._own[number, place] = () if where is None else tuple(questions(where, _unknown))
-        key = number, place, tuple(map(answer, asked))
+        key = number, place, tuple(map(answer, self._asked_by(number, place)))
         if key not in self._programs:
+            where = self._statement(number, place).where
             rest = None if where is None else reduced(where, answer)
             if not isinstance(rest, tree.Literal):
                 self._programs[key] = self._program(number, place, rest)
@@ -300,11 +264,7 @@ class Stock:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
         if key not in self._compiled:
             entry = self.groups[number]
-
-            def compiled(inner: tree.Condition) -> Asked:
-                return compile_condition(inner, entry.context, qualified=entry.qualified)
-
-            self._compiled[key] = asking(node, compiled)
+            self._compiled[key] = compile_condition(node, entry.context, qualified=entry.qualified)
         return self._compiled[key]
 
 

@@ -1,26 +1,22 @@
-"""The commonest statements and conditions in one step each.
+"""The commonest statements in one step each.
 
 A closure of the language is made of others, each of which expects any value. A plan knows that a record's body is text
 and its attributes are a map, and most of its statements do one of a few things: they give an attribute or an entry
-of the cache a constant, or what was captured, as it is or as a number; they capture; they ask whether something is
-there. Those are said here in one function each. Where a value is not what it nearly always is, the closure of the
-language is called.
+of the cache a constant, or what was captured, as it is or as a number; or they capture. Those are said here in one
+function each. Where a value is not what it nearly always is, the closure of the language is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from tracecore.ottl import tree
 from tracecore.ottl.context import Context
-from tracecore.ottl.expressions import inverted, joined
 from tracecore.ottl.functions import regex
 from tracecore.ottl.planner.places import Place, extraction, place_of
 from tracecore.ottl.signature import RawGetter
 from tracecore.ottl.values import parse_float, parse_int
-
-Asked: TypeAlias = Callable[[Context], bool]
 
 #: Converters of text to what an attribute may hold.
 _NUMBERS: Final[dict[str, Callable[[str], Any]]] = {"Int": parse_int, "Double": parse_float}
@@ -145,42 +141,4 @@ def _captured(subject: tree.Path, pattern: str, general: RawGetter) -> RawGetter
                 general(ctx)
 
         return capture_further
-    return None
-
-
-def asking(condition: tree.Condition, compiled: Callable[[tree.Condition], Asked]) -> Asked:
-    """The answer to a condition, in one step where it is one of the common ones.
-
-    Args:
-        condition: in a log's context.
-        compiled: gives the closure of a condition.
-    """
-    match condition:
-        case tree.Comparison(("==" | "!=") as op, tree.Path() as path, tree.Literal(value)):
-            return _compared(place_of(path), op == "==", value) or compiled(condition)
-        case tree.Not(operand):
-            return inverted(asking(operand, compiled))
-        case tree.And(operands):
-            return joined([asking(operand, compiled) for operand in operands], until=False)
-        case tree.Or(operands):
-            return joined([asking(operand, compiled) for operand in operands], until=True)
-    return compiled(condition)
-
-
-def _compared(place: Place | None, equal: bool, value: object) -> Asked | None:
-    match place, equal, value:
-        case ("cache", key), True, None if key:
-            return lambda ctx: (found := ctx.cache.get(key)) is None or found == b""
-        case ("cache", key), False, None if key:
-            return lambda ctx: (found := ctx.cache.get(key)) is not None and found != b""
-        case ("cache", key), True, str() if key:
-            return lambda ctx: bool(ctx.cache.get(key) == value)
-        case ("cache", key), False, str() if key:
-            return lambda ctx: bool(ctx.cache.get(key) != value)
-        case ("cache", key), True, True if key:
-            return lambda ctx: ctx.cache.get(key) is True
-        case ("attributes", key), True, None if key:
-            return lambda ctx: (found := ctx.item["attributes"].get(key)) is None or found == b""
-        case ("attributes", key), False, None if key:
-            return lambda ctx: (found := ctx.item["attributes"].get(key)) is not None and found != b""
     return None

@@ -56,6 +56,18 @@ _U32: Final = struct.Struct("<I").unpack_from
 _U64: Final = struct.Struct("<Q").unpack_from
 _F64: Final = struct.Struct(">d").unpack_from
 
+#: Opcodes of numbers: what reads the value, and how many bytes it takes with the opcode.
+_NUMBERS: Final = {
+    0x4B: (_U8, 2),  # K BININT1
+    0x4D: (_U16, 3),  # M BININT2
+    0x4A: (_I32, 5),  # J BININT
+    0x47: (_F64, 9),  # G BINFLOAT
+}
+#: Opcodes that fetch from the memo, and those that put into it: likewise, of the index.
+_FETCHES: Final = {0x68: (_U8, 2), 0x6A: (_U32, 5)}  # h BINGET, j LONG_BINGET
+_PUTS: Final = {0x71: (_U8, 2), 0x72: (_U32, 5)}  # q BINPUT, r LONG_BINPUT
+#: Opcodes that are a value.
+_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}  # N NONE, NEWTRUE, NEWFALSE, ) EMPTY_TUPLE
 #: Opcodes of strings: what reads the length, and how many bytes stand before the text.
 _STRINGS: Final = {
     0x58: (_U32, 5),  # X BINUNICODE
@@ -170,18 +182,17 @@ class Interpreter:
         while True:
             pos = self.pos
             op = data[pos]
-            if op == 0x68:  # h BINGET
-                self.pos = pos + 2
-                try:
-                    self.stack.append(memo[data[pos + 1]])
-                except KeyError:
-                    raise DumpError("corrupt", f"memo {data[pos + 1]} was never set", pos) from None
-            elif op == 0x4B:  # K BININT1
-                self.stack.append(data[pos + 1])
-                self.pos = pos + 2
-            elif op == 0x4D:  # M BININT2
-                self.stack.append(_U16(data, pos + 1)[0])
-                self.pos = pos + 3
+            if op in _FETCHES:
+                read, size = _FETCHES[op]
+                index = read(data, pos + 1)[0]
+                if index not in memo:
+                    raise DumpError("corrupt", f"memo {index} was never set", pos)
+                self.stack.append(memo[index])
+                self.pos = pos + size
+            elif op in _NUMBERS:
+                read, size = _NUMBERS[op]
+                self.stack.append(read(data, pos + 1)[0])
+                self.pos = pos + size
             elif op == 0x28:  # ( MARK
                 if len(self.outer) >= limits.depth:
                     raise DumpError("too_deep", f"more than {limits.depth} levels", pos)
@@ -207,27 +218,15 @@ class Interpreter:
                     self.bounds.append((self.entry_start, self.pos))
                     if stop_at is not None and len(self.bounds) >= stop_at:
                         return None
-            elif op == 0x6A:  # j LONG_BINGET
-                self.pos = pos + 5
-                try:
-                    self.stack.append(memo[_U32(data, pos + 1)[0]])
-                except KeyError:
-                    raise DumpError("corrupt", "memo index was never set", pos) from None
-            elif op == 0x71:  # q BINPUT
-                self._put(data[pos + 1])
-                self.pos = pos + 2
-                continue
-            elif op == 0x72:  # r LONG_BINPUT
-                self._put(_U32(data, pos + 1)[0])
-                self.pos = pos + 5
+            elif op in _PUTS:
+                read, size = _PUTS[op]
+                self._put(read(data, pos + 1)[0])
+                self.pos = pos + size
                 continue
             elif op == 0x94:  # MEMOIZE
                 self._put(len(memo))
                 self.pos = pos + 1
                 continue
-            elif op == 0x4A:  # J BININT
-                self.stack.append(_I32(data, pos + 1)[0])
-                self.pos = pos + 5
             elif op == 0x8A:  # LONG1
                 size = data[pos + 1]
                 if size > 16:
@@ -237,15 +236,12 @@ class Interpreter:
                     raise DumpError("truncated", "the pickle ends inside a number", len(data))
                 self.stack.append(int.from_bytes(data[pos + 2 : pos + 2 + size], "little", signed=True))
                 self.pos = pos + 2 + size
-            elif op == 0x4E:  # N NONE
-                self.stack.append(None)
-                self.pos = pos + 1
-            elif op == 0x88 or op == 0x89:  # NEWTRUE, NEWFALSE
-                self.stack.append(op == 0x88)
+            elif op in _CONSTANTS:
+                self.stack.append(_CONSTANTS[op])
                 self.pos = pos + 1
             elif op in _STRINGS:
-                length, header = _STRINGS[op]
-                size = length(data, pos + 1)[0]
+                read, header = _STRINGS[op]
+                size = read(data, pos + 1)[0]
                 self.stack.append(self._take(size, pos + header))
                 self.pos = pos + header + size
             elif op == 0x61:  # a APPEND
@@ -257,9 +253,6 @@ class Interpreter:
                 key = self.stack.pop()
                 self._set_items([key, value])
                 self.pos = pos + 1
-            elif op == 0x29:  # ) EMPTY_TUPLE
-                self.stack.append(())
-                self.pos = pos + 1
             elif 0x85 <= op <= 0x87:  # TUPLE1 .. TUPLE3
                 size = op - 0x84
                 if len(self.stack) < size:
@@ -270,9 +263,6 @@ class Interpreter:
                 items = self._pop_mark()
                 self.stack.append(tuple(items))
                 self.pos = pos + 1
-            elif op == 0x47:  # G BINFLOAT
-                self.stack.append(_F64(data, pos + 1)[0])
-                self.pos = pos + 9
             elif op == 0x95:  # FRAME: how the writer cut its output; the length means nothing here
                 self.pos = pos + 9
                 if self.pos > len(data):

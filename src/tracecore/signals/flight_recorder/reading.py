@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import re
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
 #: Files that lie beside dumps in a bundle and are none.
 _NOT_DUMPS: Final = (".log", ".txt", ".md", ".yaml", ".yml", ".py", ".html", ".prom", ".csv", ".out", ".err")
 _CHUNK: Final = 32
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 _RANK_IN_NAME: Final = re.compile(r"rank[_-]?([0-9]{1,8})(?![0-9])", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SUFFIXES: Final = re.compile(r"(?:\.(?:json|pickle|pkl|pt|bin|gz|zst|dump|txt))+$")
@@ -165,27 +160,6 @@ def head_looks_like_dump(head: bytes) -> bool:
     return False
 
 
-def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[RankDump | SkippedDump]:
-    # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
-    gc.disable()
-    _keep_freed_memory()
-    return _read_chunk(paths, limits)
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Ask the C library not to hand every array back at once: the next dump needs as much again.
-
-    Without this a third of the time goes into page faults. Where it is not glibc nothing is asked.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    for parameter, value in ((_M_TRIM_THRESHOLD, 256 << 20), (_M_MMAP_THRESHOLD, 256 << 20)):
-        mallopt(parameter, value)
-
-
 def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[RankDump | SkippedDump]:
     results: list[RankDump | SkippedDump] = []
     for path in paths:
@@ -222,7 +196,7 @@ def load(
                 progress(len(results))
     else:
         with ProcessPoolExecutor(max_workers=jobs) as pool:
-            futures = [pool.submit(_read_in_worker, chunk, limits) for chunk in chunks]
+            futures = [pool.submit(_read_chunk, chunk, limits) for chunk in chunks]
             for chunk, future in zip(chunks, futures, strict=True):
                 try:
                     results.extend(future.result())

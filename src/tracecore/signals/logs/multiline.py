@@ -1,11 +1,14 @@
 """Assembly of lines that belong together: tracebacks, failure tables, stack frames, crash dumps.
 
-A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it.
+A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it. The
+texts that lines begin with are in `multiline.toml`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import re2
@@ -42,43 +45,13 @@ _CHAINED = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
+#: Where a node of TensorFlow begins, below which it says what went wrong.
 _NODE = b"Node: '"
 #: Ends of a line below which the reason stands, after an empty line or not.
 _ANNOUNCES = (b" raised:", b"Graph execution error:")
-# Lines that PyTorch, CUDA and NCCL put into one message.
-_MESSAGE = (
-    b"CUDA kernel errors might be",
-    b"For debugging consider passing",
-    b"Compile with `TORCH_USE_CUDA_DSA`",
-    b"Search for `cudaError",
-    b"Device-side assertion",
-    b"Last error:",
-    b"Exception raised from",
-    b"frame #",
-    b"If reserved but unallocated memory",
-    b"See documentation for Memory Management",
-    b"To execute this test",
-    b"Please rerun with",
-    b"Additional information:",
-    b"Set TORCH_LOGS",
-    b"Note: ",
-    b"what():",
-    b"[ERROR] 20",  # Huawei's, below the exception: which call failed, and the code that says why
-    b"EI00",
-    b"EJ00",
-    b"Process name: ",  # Horovod's launcher
-    b"Exit code:",  # mpirun's, below the process that it speaks of
-    b"RPC: /",  # the call that failed, of JAX's coordination service
-    b"Additional GRPC error information",
-    b"/job:",  # the tasks that JAX's coordination service misses
-    b"# of tasks that reached",
-    b"The first task at the barrier",
-    b"Missing ranks:",  # Horovod's, one line for each below
-    b"Stalled ranks:",
-    b"Stalled ops:",
-    b"Detected at node",  # TensorFlow's, below the exception; what it is about stands below the node's name
-    _NODE,
-)
+_TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+#: What lines begin with that frameworks put into one message.
+_MESSAGE = tuple(text.encode() for text in _TEXTS["message"])
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
@@ -95,8 +68,6 @@ _LOGGED = re2.compile(
 _REPORTS = (b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs")
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
-_SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
-_RAS = re2.compile(rb"#\d+-\d+ \([0-9a-f]{8,16}\) [A-Z]")
 #: torch.distributed.checkpoint carries the traceback of the rank that failed to all of them.
 _OF_RANK = re2.compile(rb": \(RANK \d{1,7}\)$")
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
@@ -326,23 +297,6 @@ class Table:
         return TAKE
 
 
-class Row:
-    """One entry of torchelastic's table whose beginning was lost, from its rank on.
-
-    Args:
-        root: it stands under the heading of the first failure, and is read from there.
-    """
-
-    worthy = False
-    whole = False
-
-    def __init__(self, root: bool = False) -> None:
-        self._known = (b"[", b"  ") if root else (b"  exitcode ", b"  error_file", b"  traceback ", b"    ")
-
-    def take(self, text: bytes) -> Take:
-        return TAKE if text.startswith(self._known) else CLOSE
-
-
 class Message:
     """The lines after the first line of an error that C++ code printed: details and stack frames.
 
@@ -388,80 +342,69 @@ class Message:
         return CLOSE
 
 
-class Dump:
-    """Python's faulthandler: every thread's stack at a crash or a time-out."""
+class Uniform:
+    """A block that goes on with every line that has one of a few beginnings.
 
-    worthy = True
-    whole = True
+    Args:
+        parts: what its lines match.
+        last: what its last line matches; None where nothing tells which one that is.
+        others: what a line is that matches neither.
+        worthy, whole: see `Shape`; where there is a last line, it is not whole without it.
+        blanks: empty lines may stand in it.
+    """
+
+    def __init__(
+        self,
+        parts: re2._Regexp[bytes],
+        last: re2._Regexp[bytes] | None = None,
+        *,
+        others: Take = CLOSE,
+        worthy: bool = True,
+        whole: bool = True,
+        blanks: bool = True,
+    ) -> None:
+        self._parts, self._last, self._others, self._blanks = parts, last, others, blanks
+        self.worthy = worthy
+        self.whole = whole and last is None
 
     def take(self, text: bytes) -> Take:
-        if not text:
+        if not text and self._blanks:
             return HOLD
-        if text.startswith((b"Thread 0x", b"Current thread ", b"Python runtime state", b"Extension modules")):
-            return TAKE
-        if text.startswith((b'  File "', b"  <", b"  ...", b"  Garbage")):
-            return TAKE
-        return CLOSE
+        if self._last is not None and self._last.search(text):
+            return LAST
+        return TAKE if self._parts.match(text) else self._others
 
 
-class Spied:
-    """Output of py-spy: the stack of each thread, the main one first."""
+#: One entry of torchelastic's table whose beginning was lost, from its rank on; and under the heading of the first
+#: failure, from which it is read.
+_ROW = re2.compile(rb"  exitcode |  error_file|  traceback |    ")
+_ROOT_CAUSE = re2.compile(rb"\[|  ")
+#: Python's faulthandler: every thread's stack at a crash or a time-out.
+_DUMP = re2.compile(
+    rb'Thread 0x|Current thread |Python runtime state|Extension modules|  File "|  <|  \.\.\.|  Garbage'
+)
+#: Output of py-spy: the stack of each thread, the main one first.
+_SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
+_SPIED_PARTS = re2.compile(rb"    |" + _SPIED.pattern)
+#: Findings of NCCL's RAS about one communicator.
+_RAS = re2.compile(rb"#\d+-\d+ \([0-9a-f]{8,16}\) [A-Z]")
+_RAS_PARTS = re2.compile(rb"  ")
+#: The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third.
+_LOST_GPU = re2.compile(rb"\s*NVRM: .*installed in this system has\s*$")
+_LOST_GPU_END = re2.compile(rb"^\s*NVRM: fallen off the bus")
+_OOM = re2.compile(b"|".join(text.encode() for text in _TEXTS["out_of_memory"]))
+_OOM_BEGINS = b"invoked oom-killer:"
+_OOM_ENDS = re2.compile(rb"Killed process|no killable processes")
 
-    worthy = True
-    whole = True
 
-    def take(self, text: bytes) -> Take:
-        if not text:
-            return HOLD
-        return TAKE if text.startswith(b"    ") or _SPIED.match(text) else CLOSE
-
-
-class Ras:
-    """Findings of NCCL's RAS about one communicator."""
-
-    worthy = False
-    whole = True
-
-    def take(self, text: bytes) -> Take:
-        return TAKE if text.startswith(b"  ") else CLOSE
-
-
-class OomReport:
+class OomReport(Uniform):
     """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
 
-    worthy = True
-    whole = False
-
-    _PARTS = re2.compile(
-        rb"^(?:\s|CPU: \d|Hardware name:|Call Trace|Workqueue:|RIP: |R[A-Z]X: |R[SDB][PI]: |R\d\d: |Code: |ORIG_RAX"
-        rb"|FS: |CS: |CR2: |</?(?:TASK|IRQ|NMI)>|\?? ?\S+\+0x|Memory cgroup|Tasks (?:state|in) |Memory limit reached"
-        rb"|Mem-Info:|lowmem_reserve|(?:memory|memory\+swap|swap|kmem): usage|(?:in)?active_|unevictable:|slab_|mapped:"
-        rb"|kernel_|Node \d|\[ *(?:pid|\d+) *\]|oom-kill:|Out of memory|oom_reaper:|\d+ (?:total pagecache|pages|slab)"
-        rb"|(?:Free|Total) swap|Swap cache|[a-z][a-z0-9_:]+ \d+$|COMPACTION|Unreclaimable slab info|Name +Used"
-        rb"|[\w:.-]+ +\d+KB +\d+KB|Killed process)"
-    )
+    def __init__(self) -> None:
+        super().__init__(_OOM, _OOM_ENDS, others=PASS)
 
     def take(self, text: bytes) -> Take:
-        if not text:
-            return HOLD
-        if b"invoked oom-killer:" in text:
-            return CLOSE
-        if b"Killed process" in text or b"no killable processes" in text:
-            return LAST
-        return TAKE if self._PARTS.match(text) else PASS
-
-
-class LostGpu:
-    """The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third."""
-
-    worthy = True
-    whole = False
-
-    def take(self, text: bytes) -> Take:
-        text = text.strip()
-        if text.startswith(b"NVRM: fallen off the bus"):
-            return LAST
-        return TAKE if text.startswith(b"NVRM: ") and text.endswith(b"installed in this system has") else CLOSE
+        return CLOSE if _OOM_BEGINS in text else super().take(text)
 
 
 def opens(text: bytes, owned: bool) -> Shape | None:
@@ -472,19 +415,19 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return Reported(owned)
     if text.startswith(b"Fatal Python error:") or text.endswith(b" (most recent call first):"):
         # PyTorch's C++ errors say "(most recent call first)" too, after "Exception raised from".
-        return None if text.startswith(b"Exception raised from") else Dump()
+        return None if text.startswith(b"Exception raised from") else Uniform(_DUMP)
     if text.startswith(b"Thread ") and _SPIED.match(text):
-        return Spied()
+        return Uniform(_SPIED_PARTS)
     if text[:1] == b"#" and _RAS.match(text):
-        return Ras()
-    if b"invoked oom-killer:" in text:
+        return Uniform(_RAS_PARTS, worthy=False, blanks=False)
+    if _OOM_BEGINS in text:
         return OomReport()
     if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:
-        return LostGpu()
+        return Uniform(_LOST_GPU, _LOST_GPU_END, blanks=False)
     if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
     if b" (local_rank: " in text and text.startswith(b"  rank "):
-        return Row()
+        return Uniform(_ROW, worthy=False, whole=False, blanks=False)
     if text.startswith(b"Root Cause (first observed failure):"):
-        return Row(root=True)
+        return Uniform(_ROOT_CAUSE, worthy=False, whole=False, blanks=False)
     return None

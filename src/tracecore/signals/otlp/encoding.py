@@ -91,20 +91,26 @@ def _scope(scope: dict[str, Any]) -> bytes:
 
 
 def parsed_record(
-    body: Any, attributes: dict[str, Any], time: int | None, severity: int, severity_text: str, observed: bytes
+    body: Any, time: int | None, severity: int, severity_text: str, attributes: bytes, observed: bytes
 ) -> bytes:
     """A log record with its tag and length, of what operators of a file's lines may set.
 
     Args:
+        attributes: encoded by `record_attributes`; many share them.
         observed: its encoded time of observation, which many share.
 
     Raises:
         OtlpError: a value has no place in OTLP.
     """
-    out = _beginning(time, severity, severity_text, body, attributes)
-    out.append(observed)
+    out = _beginning(time, severity, severity_text, body)
+    out += (attributes, observed)
     encoded = b"".join(out)
     return b"\x12" + varint(len(encoded)) + encoded
+
+
+def record_attributes(attributes: dict[str, Any]) -> bytes:
+    """The encoded attributes of a record."""
+    return _entries(b"\x32", attributes, 0)
 
 
 def observed_time(time: int) -> bytes:
@@ -121,9 +127,7 @@ def resource_logs(resource: dict[str, Any], scopes: dict[str, list[bytes]]) -> b
     return _part(b"\x0a", b"".join(out))
 
 
-def _beginning(
-    time: int | None, severity: int | None, severity_text: str | None, body: Any, attributes: dict[str, Any] | None
-) -> list[bytes]:
+def _beginning(time: int | None, severity: int | None, severity_text: str | None, body: Any) -> list[bytes]:
     """Return the parts of a log record up to its attributes."""
     out: list[bytes] = []
     if time:
@@ -138,16 +142,14 @@ def _beginning(
         out += (b"\x2a", varint(len(plain) + len(length) + 1), b"\x0a", length, plain)
     elif body is not None:
         out.append(_part(b"\x2a", value(body)))
-    if attributes:
-        out.append(_entries(b"\x32", attributes, 0))
     return out
 
 
 def _record(record: dict[str, Any]) -> bytes:
     get = record.get
-    out = _beginning(
-        get("time_unix_nano"), get("severity_number"), get("severity_text"), get("body"), get("attributes")
-    )
+    out = _beginning(get("time_unix_nano"), get("severity_number"), get("severity_text"), get("body"))
+    if attributes := get("attributes"):
+        out.append(record_attributes(attributes))
     if dropped := get("dropped_attributes_count"):
         out += (b"\x38", varint(dropped))
     if flags := get("flags"):

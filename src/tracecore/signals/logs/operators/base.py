@@ -37,9 +37,6 @@ class Operator:
         failures: counts what went wrong.
     """
 
-    #: Whether the step is the same for all entries with the same attributes and resource.
-    uniform = False
-
     def __init__(self, options: Options, failures: Failures) -> None:
         self.type = options.text("type")
         self.id = options.text("id", self.type)
@@ -56,9 +53,6 @@ class Operator:
         self.output: list[str] | None = output
         self.following: list[Operator] = []
 
-    def reads_attributes_only(self) -> bool:
-        return self.condition is None or not self.condition.reads & {"body", "timestamp"}
-
     def process(self, entries: list[Entry], now: int) -> None:
         """Treats entries and writes them on."""
         done: list[Entry] = []
@@ -71,14 +65,6 @@ class Operator:
                 continue
             done.append(entry)
         self.write(done, now)
-
-    def process_one(self, entry: Entry) -> None:
-        """Treats an entry that stands for many; for operators that are `uniform`."""
-        try:
-            if self.condition is None or self.condition(entry):
-                self.transform(entry, 0)
-        except FAILURES as error:
-            self.count_failure(error)
 
     def transform(self, entry: Entry, now: int) -> None:
         """Changes one entry.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any, cast
 
+import msgspec
+
 from tracecore.signals.record import Attributes, Log
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """One entry.
 
     Args:
@@ -20,43 +22,21 @@ class Entry:
         start: where it begins in the file.
     """
 
-    __slots__ = (
-        "attributes", "body", "observed", "resource", "scope", "severity", "severity_text", "source", "start", "time",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        body: Any,
-        attributes: dict[str, Any] | None = None,
-        resource: dict[str, Any] | None = None,
-        observed: int = 0,
-        source: Any = None,
-        start: int = 0,
-    ) -> None:
-        self.body = body
-        self.attributes: dict[str, Any] = attributes if attributes is not None else {}
-        self.resource: dict[str, Any] = resource if resource is not None else {}
-        self.observed = observed
-        self.time: int | None = None
-        self.severity = 0
-        self.severity_text = ""
-        self.scope = ""
-        self.source = source
-        self.start = start
+    body: Any
+    attributes: dict[str, Any] = {}
+    resource: dict[str, Any] = {}
+    observed: int = 0
+    source: Any = None
+    start: int = 0
+    time: int | None = None
+    severity: int = 0
+    severity_text: str = ""
+    scope: str = ""
 
     def copied(self) -> Entry:
         """The same for somebody else, who may change it."""
-        other = Entry(
-            copy.deepcopy(self.body),
-            copy.deepcopy(self.attributes),
-            copy.deepcopy(self.resource),
-            self.observed,
-            self.source,
-            self.start,
-        )
-        other.time, other.scope = self.time, self.scope
-        other.severity, other.severity_text = self.severity, self.severity_text
-        return other
+        body, attributes, resource = copy.deepcopy((self.body, self.attributes, self.resource))
+        return msgspec.structs.replace(self, body=body, attributes=attributes, resource=resource)
 
     def record(self) -> tuple[Attributes, str, Log]:
         """Attributes of the resource, name of the scope, and the record."""

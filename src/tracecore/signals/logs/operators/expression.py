@@ -56,8 +56,6 @@ class Expression:
         self._boolean = boolean
         if boolean and parser.constant is not None and not isinstance(parser.constant, bool):
             raise ExpressionError("this is neither true nor false")
-        #: Of an entry, what it reads: names such as `body` and `attributes`.
-        self.reads = frozenset(parser.reads)
 
     def __call__(self, entry: Entry) -> Any:
         """Its value for an entry.
@@ -91,7 +89,6 @@ class _Parser:
             at += match.end()
         self._at = 0
         self._depth = 0
-        self.reads: set[str] = set()
         self.constant: Any = None
 
     def whole(self) -> Function:
@@ -238,13 +235,10 @@ class _Parser:
                 raise self._error(f"{text} takes {' or '.join(map(str, most))} arguments, not {len(arguments)}")
             return lambda e: call(*[argument(e) for argument in arguments])
         if text in ("body", "$"):
-            self.reads.add("body")
             return lambda e: e.body
         if text in ("attributes", "resource"):
-            self.reads.add(text)
             return operator.attrgetter(text)
         if text == "timestamp":
-            self.reads.add("timestamp")
             return lambda e: e.time
         return _constant(None)
 

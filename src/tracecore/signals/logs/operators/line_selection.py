@@ -1,4 +1,4 @@
-"""Selection of the lines that somebody wants, and repair of bytes that are no UTF-8."""
+"""Selection of the lines that somebody wants."""
 
 from __future__ import annotations
 
@@ -49,19 +49,3 @@ class LineSelection:
             if not file.partial:
                 break
         return number
-
-
-def mended(text: bytes) -> bytes:
-    """The same as valid UTF-8."""
-    return text if text.isascii() else text.decode("utf-8", "replace").encode()
-
-
-def sound(data: bytes) -> bool:
-    """Return whether bytes are valid UTF-8."""
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -15,21 +15,14 @@ from tracecore.signals.logs.operators.options import Options
 class Move(Operator):
     """`move`: takes a field from one place to another."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._from = options.needed_field("from")
         self._to = options.needed_field("to")
 
-    def reads_attributes_only(self) -> bool:
-        return super().reads_attributes_only() and all(
-            field is not None and field.root != "body" for field in (self._from, self._to)
-        )
-
     def transform(self, entry: Entry, now: int) -> None:
-        value = MISSING if self._from is None else self._from.delete(entry)
-        if value is MISSING or self._to is None:
+        value = self._from.delete(entry)
+        if value is MISSING:
             raise OperatorError("move: there is no such field")
         self._to.set(entry, value)
 
@@ -37,45 +30,26 @@ class Move(Operator):
 class Add(Operator):
     """`add`: sets a field to a value, or to that of an expression."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._field = options.needed_field("field")
-        self._value = options.raw("value")
-        self._expression: Expression | None = None
-        if isinstance(self._value, str) and self._value.startswith("EXPR(") and self._value.endswith(")"):
-            self._expression = options.expression("value", self._value[5:-1])
-
-    def reads_attributes_only(self) -> bool:
-        reads = self._expression.reads if self._expression is not None else frozenset()
-        return (
-            super().reads_attributes_only()
-            and self._field is not None
-            and self._field.root != "body"
-            and not reads & {"body", "timestamp"}
-        )
+        self._value = options.value("value", options.raw("value"))
 
     def transform(self, entry: Entry, now: int) -> None:
-        if self._field is None or self._value is None:
+        if self._value is None:
             raise OperatorError("add: there is no value")
-        self._field.set(entry, copy.deepcopy(self._value) if self._expression is None else self._expression(entry))
+        self._field.set(entry, valued(self._value, entry))
 
 
 class Remove(Operator):
     """`remove`: takes a field away; `attributes` or `resource` for all of them."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._field = options.needed_field("field", root=True)
 
-    def reads_attributes_only(self) -> bool:
-        return super().reads_attributes_only() and self._field is not None and self._field.root != "body"
-
     def transform(self, entry: Entry, now: int) -> None:
-        if self._field is None or self._field.delete(entry) is MISSING:
+        if self._field.delete(entry) is MISSING:
             raise OperatorError("remove: there is no such field")
 
 
@@ -119,16 +93,13 @@ class Router(Operator):
         if not isinstance(routes, list) or not routes:
             options.wrong("routes", '"routes" is missing')
             routes = []
-        problems: list[tuple[tuple[str | int, ...], str]] = []
         for number, route in enumerate(routes):
-            inner = Options(route if isinstance(route, dict) else {}, (*options.path, "routes", number), problems)
+            inner = options.part(route if isinstance(route, dict) else {}, "routes", number)
             condition = inner.condition("expr")
             if condition is None and not inner.has("expr"):
                 inner.wrong("expr", '"expr" is missing')
-            self._routes.append((condition, _valued(inner), _ids(inner, "output")))
+            self._routes.append((condition, _attributes(inner), _ids(inner, "output")))
             inner.finish()
-        for path, message in problems:
-            options.note(path, message)
         if default is not None:
             self._routes.append((Expression("true"), {}, [default] if isinstance(default, str) else list(default)))
 
@@ -158,26 +129,25 @@ class Router(Operator):
         for number, (condition, attributes, _) in enumerate(self._routes):
             try:
                 if condition is not None and condition(entry):
-                    for name, value in attributes.items():
-                        entry.attributes[name] = value(entry) if isinstance(value, Expression) else value
+                    entry.attributes.update((name, valued(value, entry)) for name, value in attributes.items())
                     return number
             except ExpressionError as error:
                 self.count_failure(error)
         return None
 
 
-def _valued(options: Options) -> dict[str, Any]:
+def valued(value: Any, entry: Entry) -> Any:
+    """A value of a configuration for an entry, which may change it."""
+    return value(entry) if isinstance(value, Expression) else copy.deepcopy(value)
+
+
+def _attributes(options: Options) -> dict[str, Any]:
     """Attributes that a route adds: texts, or expressions."""
     found = options.raw("attributes", {})
     if not isinstance(found, dict):
         options.wrong("attributes", "expected attributes by name")
         return {}
-    return {
-        str(name): options.expression("attributes", value[5:-1])
-        if isinstance(value, str) and value.startswith("EXPR(") and value.endswith(")")
-        else value
-        for name, value in found.items()
-    }
+    return {str(name): options.value("attributes", value) for name, value in found.items()}
 
 
 def _ids(options: Options, name: str) -> list[str]:

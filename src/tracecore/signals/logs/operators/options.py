@@ -43,10 +43,6 @@ class Options:
         """Notes a mistake in an option."""
         self._problems.append(((*self.path, name) if name in self._values else self.path, message))
 
-    def note(self, path: Path, message: str) -> None:
-        """Notes a mistake at a place."""
-        self._problems.append((path, message))
-
     def raw(self, name: str, default: Any = None) -> Any:
         self._asked.add(name)
         found = self._values.get(name)
@@ -110,29 +106,31 @@ class Options:
     def field(self, name: str, default: str = "", root: bool = False) -> Field | None:
         """A place in an entry; None where it is missing or wrong."""
         text = self.text(name, default)
-        if not text:
-            return None
-        return self._made(name, lambda: Field(text, root))
+        return self.made(name, lambda: Field(text, root)) if text else None
 
-    def needed_field(self, name: str, root: bool = False) -> Field | None:
-        if not self.has(name):
+    def needed_field(self, name: str, default: str = "", root: bool = False) -> Field:
+        """A place in an entry. Some place where that is missing or wrong: the operator will not run."""
+        if not default and not self.has(name):
             self.wrong(name, f'"{name}" is missing')
-        return self.field(name, root=root)
+        return self.field(name, default, root) or Field(default or "body", root)
 
     def condition(self, name: str) -> Expression | None:
         """An expression that is true or false; None where it is missing or wrong."""
         text = self.text(name)
-        return self._made(name, lambda: Expression(text, boolean=True)) if text else None
+        return self.made(name, lambda: Expression(text, boolean=True)) if text else None
 
-    def expression(self, name: str, text: str) -> Expression | None:
-        return self._made(name, lambda: Expression(text))
+    def value(self, name: str, found: Any) -> Any:
+        """A value, or the expression that gives it."""
+        if isinstance(found, str) and found.startswith("EXPR(") and found.endswith(")"):
+            return self.made(name, lambda: Expression(found[5:-1]))
+        return found
 
-    def regex(self, name: str) -> Searcher | None:
+    def regex(self, name: str) -> Searcher:
+        """An expression. Some expression where that is missing or wrong: the operator will not run."""
         text = self.text(name)
         if not text:
             self.wrong(name, f'"{name}" is missing')
-            return None
-        return self._made(name, lambda: Searcher(text))
+        return self.made(name, lambda: Searcher(text)) or Searcher("")
 
     def inner(self, name: str) -> Options | None:
         """Options within an option."""
@@ -142,11 +140,11 @@ class Options:
         if not isinstance(found, Mapping):
             self.wrong(name, "expected settings by name")
             return None
-        return Options(found, (*self.path, name), self._problems)
+        return self.part(found, name)
 
-    def made(self, name: str, make: Callable[[], T]) -> T | None:
-        """Return what a function makes; None, and a mistake noted, where it cannot."""
-        return self._made(name, make)
+    def part(self, values: Mapping[str, Any], *path: str | int) -> Options:
+        """Options at a place below these."""
+        return Options(values, (*self.path, *path), self._problems)
 
     def finish(self) -> None:
         """Notes options that nobody asked for."""
@@ -160,7 +158,8 @@ class Options:
                     )
                 )
 
-    def _made(self, name: str, make: Callable[[], T]) -> T | None:
+    def made(self, name: str, make: Callable[[], T]) -> T | None:
+        """Return what a function makes; None, and a mistake noted, where it cannot."""
         try:
             return make()
         except re2.error as error:

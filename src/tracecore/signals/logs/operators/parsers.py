@@ -8,7 +8,7 @@ import msgspec
 import re2
 
 from tracecore.signals.logs.operators.base import Failures, Operator
-from tracecore.signals.logs.operators.entry import MISSING, SEVERITIES, Entry, Field, OperatorError
+from tracecore.signals.logs.operators.entry import MISSING, SEVERITIES, Entry, OperatorError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.times import Layout, TimeError
 from tracecore.signals.otlp.messages import MAX_DEPTH
@@ -25,7 +25,7 @@ class SeverityReader:
     """
 
     def __init__(self, options: Options) -> None:
-        self.field = options.needed_field("parse_from")
+        self._field = options.needed_field("parse_from")
         self._overwrite = options.flag("overwrite_text", False)
         preset = options.text("preset", "default")
         self._mapping: dict[str, int] = {}
@@ -51,13 +51,13 @@ class SeverityReader:
                 except ValueError as error:
                     options.wrong("mapping", str(error))
 
-    def read(self, entry: Entry) -> None:
+    def read(self, entry: Entry, now: int) -> None:
         """Sets severity and its text.
 
         Raises:
             OperatorError: there is none.
         """
-        value = MISSING if self.field is None else self.field.get(entry)
+        value = self._field.get(entry)
         if value is MISSING:
             raise OperatorError("there is no field to read the severity from")
         if isinstance(value, bytes):
@@ -100,7 +100,7 @@ class TimeReader:
     """
 
     def __init__(self, options: Options) -> None:
-        self.field = options.needed_field("parse_from")
+        self._field = options.needed_field("parse_from")
         kind = options.one_of("layout_type", ("strptime", "gotime", "epoch"), "strptime")
         layout = options.text("layout")
         location = options.text("location")
@@ -114,7 +114,7 @@ class TimeReader:
         Raises:
             OperatorError: there is none.
         """
-        value = MISSING if self.field is None else self.field.get(entry)
+        value = self._field.get(entry)
         if value is MISSING or self._layout is None:
             raise OperatorError("there is no field to read the time from")
         try:
@@ -123,33 +123,47 @@ class TimeReader:
             raise OperatorError(str(error)) from None
 
 
+class ScopeReader:
+    """Reads the name of a scope from a field.
+
+    Args:
+        options: `parse_from`.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._field = options.needed_field("parse_from")
+
+    def read(self, entry: Entry, now: int) -> None:
+        """Sets the scope.
+
+        Raises:
+            OperatorError: there is none.
+        """
+        value = self._field.get(entry)
+        if not isinstance(value, str):
+            raise OperatorError("there is no name of a scope")
+        entry.scope = value
+
+
 class Parser(Operator):
     """Base of parsers: where they read and write, and what they take from the outcome."""
 
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
-        self.parse_from = options.field("parse_from", "body") or Field("body")
-        self.parse_to = options.field("parse_to", "attributes", root=True) or Field("attributes", True)
+        self.parse_from = options.needed_field("parse_from", "body")
+        self.parse_to = options.needed_field("parse_to", "attributes", root=True)
         self.body = options.field("body")
         if self.body is not None and self.parse_to.text == "body":
             options.wrong("parse_to", "not body, when body is set, too")
-        self.time = self._within(options, "timestamp", TimeReader)
-        self.severity = self._within(options, "severity", SeverityReader)
-        scope = options.inner("scope_name")
-        self.scope = scope.needed_field("parse_from") if scope is not None else None
+        self._readers: list[TimeReader | SeverityReader | ScopeReader] = []
+        for name, reader in (("timestamp", TimeReader), ("severity", SeverityReader), ("scope_name", ScopeReader)):
+            inner = options.inner(name)
+            if inner is not None:
+                self._readers.append(reader(inner))
+                inner.finish()
+        places = self.parse_from.text, self.parse_to.text
         #: Whether it reads the body into attributes, and nothing else.
-        self.plain = (self.parse_from.text, self.parse_to.text) == (
-            "body",
-            "attributes",
-        ) and self.body is self.time is self.severity is self.scope is None
-
-    def _within(self, options: Options, name: str, make: Any) -> Any:
-        inner = options.inner(name)
-        if inner is None:
-            return None
-        made = make(inner)
-        inner.finish()
-        return made
+        self.plain = places == ("body", "attributes") and self.body is None and not self._readers
 
     def transform(self, entry: Entry, now: int) -> None:
         if self.plain:
@@ -162,28 +176,13 @@ class Parser(Operator):
         if self.body is not None and (body := self.body.get(entry)) is not MISSING:
             entry.body = body
         error: OperatorError | None = None
-        for read in (self._read_time, self._read_severity, self._read_scope):
+        for reader in self._readers:
             try:
-                read(entry, now)
+                reader.read(entry, now)
             except OperatorError as failure:
                 error = error or failure
         if error is not None:
             raise error
-
-    def _read_time(self, entry: Entry, now: int) -> None:
-        if self.time is not None:
-            self.time.read(entry, now)
-
-    def _read_severity(self, entry: Entry, now: int) -> None:
-        if self.severity is not None:
-            self.severity.read(entry)
-
-    def _read_scope(self, entry: Entry, now: int) -> None:
-        if self.scope is not None:
-            value = self.scope.get(entry)
-            if not isinstance(value, str):
-                raise OperatorError("there is no name of a scope")
-            entry.scope = value
 
     def parse(self, value: Any) -> Any:
         """Return what is made of a value.
@@ -200,7 +199,7 @@ class RegexParser(Parser):
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._regex = options.regex("regex")
-        if self._regex is not None and not self._regex.names:
+        if options.has("regex") and not self._regex.names:
             options.wrong("regex", "it has no named groups, such as (?P<name>.*)")
         cache = options.inner("cache")
         if cache is not None:
@@ -210,7 +209,7 @@ class RegexParser(Parser):
     def parse(self, value: Any) -> Any:
         if not isinstance(value, str):
             raise OperatorError(f"{type(value).__name__} cannot be parsed by a regular expression")
-        found = self._regex.groups(value) if self._regex is not None else None
+        found = self._regex.groups(value)
         if found is None:
             raise OperatorError("the regular expression does not match")
         return found
@@ -294,18 +293,12 @@ def _numbers(value: Any, ints: bool, depth: int = 0) -> Any:
 class SeverityParser(Operator):
     """`severity_parser`."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._reader = SeverityReader(options)
 
-    def reads_attributes_only(self) -> bool:
-        field = self._reader.field
-        return super().reads_attributes_only() and field is not None and field.root != "body"
-
     def transform(self, entry: Entry, now: int) -> None:
-        self._reader.read(entry)
+        self._reader.read(entry, now)
 
 
 class TimeParser(Operator):

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tracecore.signals.logs.operators.base import FAILURES, Failures, Operator
-from tracecore.signals.logs.operators.entry import MISSING, Entry, Field
+from tracecore.signals.logs.operators.entry import Entry, Field
 from tracecore.signals.logs.operators.options import Options
 
 FLUSH: Final = 5_000_000_000
+#: What a source is called by.
+LOG_PATH: Final = 'attributes["log.file.path"]'
 
 
 class _Held:
@@ -61,6 +63,11 @@ class Joiner:
         self._most, self._most_unmatched, self._most_sources = most, most_unmatched, most_sources
         self._most_bytes, self._newest, self._flush = most_bytes, newest, flush
         self._held: dict[Any, _Held] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether entries wait for others."""
+        return bool(self._held)
 
     def add(self, entry: Entry, done: list[Entry]) -> None:
         """Takes an entry; gives those that are whole."""
@@ -126,6 +133,22 @@ class Joining(Operator):
 
     _joiner: Joiner
 
+    def process(self, entries: list[Entry], now: int) -> None:
+        done: list[Entry] = []
+        for entry in entries:
+            try:
+                if self.condition is not None and not self.condition(entry):
+                    done.append(entry)
+                else:
+                    self.join(entry, done, now)
+            except FAILURES as error:
+                self.failed(entry, done, error)
+        self.write(done, now)
+
+    def join(self, entry: Entry, done: list[Entry], now: int) -> None:
+        """Takes an entry; gives those that are whole."""
+        self._joiner.add(entry, done)
+
     def due(self, now: int) -> None:
         self._joiner.due(now)
 
@@ -145,15 +168,13 @@ class Recombine(Joining):
         if options.has("is_first_entry") == options.has("is_last_entry"):
             options.wrong("is_first_entry", "one of is_first_entry and is_last_entry has to be set, and only one")
         edge = first or last
-        field = options.needed_field("combine_field") or Field("body")
-        source = options.field("source_identifier", 'attributes["log.file.path"]')
         self._joiner = Joiner(
-            field=field,
+            field=options.needed_field("combine_field"),
             separator=options.text("combine_with", "\n"),
             is_edge=(lambda entry: bool(edge(entry))) if edge is not None else (lambda entry: False),
             first=first is not None,
             write=self.write,
-            identify=_identified(source),
+            identify=identified(options.field("source_identifier", LOG_PATH)),
             most=options.count("max_batch_size", 1000),
             most_unmatched=options.count("max_unmatched_batch_size", 100),
             most_sources=max(options.count("max_sources", 1000), 1),
@@ -162,24 +183,12 @@ class Recombine(Joining):
             flush=options.duration("force_flush_period", FLUSH),
         )
 
-    def process(self, entries: list[Entry], now: int) -> None:
-        done: list[Entry] = []
-        for entry in entries:
-            try:
-                if self.condition is not None and not self.condition(entry):
-                    done.append(entry)
-                    continue
-                self._joiner.add(entry, done)
-            except FAILURES as error:
-                self.failed(entry, done, error)
-        self.write(done, now)
 
-
-def _identified(field: Field | None) -> Callable[[Entry], Any]:
+def identified(field: Field | None) -> Callable[[Entry], Any]:
     """Return what the source of an entry is called: by the field, or, where it has none, the file it was read from."""
 
     def identify(entry: Entry) -> Any:
-        value = MISSING if field is None else field.get(entry)
+        value = None if field is None else field.get(entry)
         return value if isinstance(value, str) and value else id(entry.source)
 
     return identify

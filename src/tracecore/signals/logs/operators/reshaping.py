@@ -25,8 +25,6 @@ _ESCAPED: Final = {
 class Noop(Operator):
     """`noop`: nothing, for routes that only lead somewhere."""
 
-    uniform = True
-
     def transform(self, entry: Entry, now: int) -> None:
         pass
 
@@ -34,20 +32,14 @@ class Noop(Operator):
 class Copy(Operator):
     """`copy`: a field's value, in another place too."""
 
-    uniform = True
-
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._from = options.needed_field("from", root=True)
         self._to = options.needed_field("to", root=True)
 
-    def reads_attributes_only(self) -> bool:
-        fields = (self._from, self._to)
-        return super().reads_attributes_only() and all(field is not None and field.root != "body" for field in fields)
-
     def transform(self, entry: Entry, now: int) -> None:
-        value = MISSING if self._from is None else self._from.get(entry)
-        if value is MISSING or value is None or self._to is None:
+        value = self._from.get(entry)
+        if value is MISSING or value is None:
             raise OperatorError("copy: there is no such field")
         self._to.set(entry, copy.deepcopy(value))
 
@@ -85,17 +77,16 @@ class Flatten(Operator):
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._field = options.needed_field("field")
-        if self._field is not None and not self._field.keys:
+        if options.has("field") and not self._field.keys:
             options.wrong("field", "the whole of an entry cannot be lifted; name a field in it")
 
     def transform(self, entry: Entry, now: int) -> None:
-        field = self._field
-        value = MISSING if field is None else field.get(entry)
-        if field is None or type(value) is not dict:
+        value = self._field.get(entry)
+        if type(value) is not dict:
             raise OperatorError("flatten: there is no map")
-        field.delete(entry)
-        held = getattr(entry, field.root)
-        for key in field.keys[:-1]:
+        self._field.delete(entry)
+        held = getattr(entry, self._field.root)
+        for key in self._field.keys[:-1]:
             held = held[key]
         held.update(value)
 
@@ -113,8 +104,8 @@ class AssignKeys(Operator):
         self._keys: list[str] = keys
 
     def transform(self, entry: Entry, now: int) -> None:
-        value = MISSING if self._field is None else self._field.get(entry)
-        if self._field is None or type(value) is not list:
+        value = self._field.get(entry)
+        if type(value) is not list:
             raise OperatorError("assign_keys: there is no list")
         if len(value) != len(self._keys):
             raise OperatorError("assign_keys: keys and values differ in number")
@@ -129,11 +120,11 @@ class _Text(Operator):
 
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
-        self._field = options.field("field", self.default) if self.default else options.needed_field("field")
+        self._field = options.needed_field("field", self.default)
 
     def transform(self, entry: Entry, now: int) -> None:
-        value = MISSING if self._field is None else self._field.get(entry)
-        if self._field is None or not isinstance(value, str):
+        value = self._field.get(entry)
+        if not isinstance(value, str):
             raise OperatorError(f"{self.type}: there is no text")
         self._field.set(entry, self.changed(value))
 
@@ -220,8 +211,8 @@ class SanitizeUtf8(_Text):
     default = "body"
 
     def transform(self, entry: Entry, now: int) -> None:
-        value = MISSING if self._field is None else self._field.get(entry)
-        if self._field is not None and isinstance(value, bytes):
+        value = self._field.get(entry)
+        if isinstance(value, bytes):
             self._field.set(entry, value.decode("utf-8", "replace"))
         else:
             super().transform(entry, now)

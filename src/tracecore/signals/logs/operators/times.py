@@ -42,7 +42,6 @@ _PARTS: Final[dict[str, tuple[str, str]]] = {
     "second": ("second", r"\d{2}(?:[.,]\d+)?"),
     "second1": ("second", r"\d{1,2}(?:[.,]\d+)?"),
     "plain_second": ("second", r"\d{2}"),
-    "fraction": ("fraction", r"\d+"),
     "milli": ("fraction", r"\d{3}"),
     "micro": ("fraction", r"\d{6}"),
     "nano": ("fraction", r"\d{9}"),
@@ -54,8 +53,6 @@ _PARTS: Final[dict[str, tuple[str, str]]] = {
     "z_offset": ("offset", r"Z|[+-]\d{4}"),
     "z_offset_colon": ("offset", r"Z|[+-]\d{2}:\d{2}"),
     "z_offset_short": ("offset", r"Z|[+-]\d{2}"),
-    "any_offset": ("offset", r"Z|[+-]\d{2}:?\d{2}"),
-    "epoch": ("epoch", r"\d+"),
 }
 _DIRECTIVES: Final = {
     "Y": ["year"], "y": ["year2"], "m": ["month"], "o": ["month1"], "q": ["month1"], "b": ["name"], "h": ["name"],
@@ -77,8 +74,8 @@ _GO: Final = (
     ("pm", "half"), ("_2", "day1"), ("1", "month1"), ("2", "day1"), ("3", "hour12_1"), ("4", "minute1"),
     ("5", "second1"),
 )  # fmt: skip
-#: Abbreviations of zones that mean one offset everywhere they are used in logs; others need a location.
-_ZONES: Final = {"UTC": 0, "GMT": 0, "Z": 0}
+#: Abbreviations of zones that mean UTC everywhere they are used in logs; others need a location.
+_ZONES: Final = ("UTC", "GMT", "Z")
 
 
 class TimeError(Exception):
@@ -154,8 +151,6 @@ class Layout:
             raise TimeError(f'"{value[:60]}": {error}') from None
 
     def _assembled(self, found: dict[str, str], now: int) -> int:
-        if "epoch" in found:
-            return int(found["epoch"]) * _NANOS
         year = 0
         if "year" in found:
             year = int(found["year"])
@@ -195,11 +190,7 @@ class Layout:
             digits = offset[1:].replace(":", "") + "00"
             minutes = int(digits[:2]) * 60 + int(digits[2:4])
             return datetime.timezone(datetime.timedelta(minutes=-minutes if offset[0] == "-" else minutes))
-        if name := found.get("zone"):
-            if name in _ZONES:
-                return datetime.UTC
-            return self._zone
-        return self._zone
+        return datetime.UTC if found.get("zone") in _ZONES else self._zone
 
 
 def _strptime(layout: str) -> list[str]:

@@ -10,7 +10,6 @@ import msgspec
 import re2
 
 from tracecore.signals.logs.tail import globs
-from tracecore.signals.record import Value
 
 Duration = Annotated[int, msgspec.Meta(ge=0, extra={"unit": "duration"})]
 Interval = Annotated[int, msgspec.Meta(ge=1_000_000, extra={"unit": "duration"})]
@@ -257,8 +256,3 @@ def regex_problem(pattern: str) -> str:
     except re2.error as error:
         return f"no regular expression: {error.args[0] if error.args else error}"
     return ""
-
-
-def checked(values: dict[str, Any]) -> dict[str, Value]:
-    """Attributes from a configuration, in the types of records."""
-    return dict(values)

@@ -2,8 +2,9 @@
 
     log = FileLog(config, store, time.time_ns)
     while not stop.is_set():
-        batches = log.poll()
-        ...
+        for batch in log.poll():
+            ...
+            log.delivered(batch)
         log.wait(stop)
     log.close()
 
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from tracecore.signals.logs.operators.conversion import converter
+from tracecore.signals.logs.operators.conversion import Converter
 from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
@@ -34,8 +35,8 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
-#: What a piece costs of that where a record is made of each line: records take about fifteen times the memory of their
-#: lines, and time.
+#: What a piece costs of that where a record is made of every line: records take about fifteen times the memory of
+#: their lines, and time.
 RECORDS_COST: Final = 8
 #: Nanoseconds for which one poll reads; at least one piece of a file is.
 LONGEST: Final = 100 * MILLISECOND
@@ -62,7 +63,6 @@ class FileLog:
         store: keeps how far files were read; None forgets it.
         clock: nanoseconds since the epoch.
         report: told in words what went wrong and was survived.
-        confirmed: the caller says with `delivered` that a batch has arrived; else it has when `poll` is called next.
         selector: picks the lines that can matter; the others are never parsed.
     """
 
@@ -72,14 +72,12 @@ class FileLog:
         store: KeyValueStore | None,
         clock: Callable[[], int],
         report: Callable[[str], Any] = lambda text: None,
-        confirmed: bool = False,
         selector: Selector | Selectors | None = None,
     ) -> None:
         self.counters = TailCounters()
         self._config = config
         self._clock = clock
         self._report = report
-        self._confirmed = confirmed
         self._keeps = store is not None
         self._known = KnownFiles(config.fingerprint_size)
         self._arrivals = Arrivals(store, self._known, self.counters, report)
@@ -87,11 +85,10 @@ class FileLog:
         self._watches = Watches() if config.inotify else None
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
         self._selects = selector is not None
-        made = converter(config, self.counters, selector)
+        made = Converter(config, self.counters, selector)
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[WatchedFile] = collections.deque()
-        self._given: list[LogBatch] = []
         self._next_look = 0
         self._again = False
         self._pause = min(SOON, config.poll_interval)
@@ -158,7 +155,6 @@ class FileLog:
     def poll(self) -> list[LogBatch]:
         """Return what came since the last time, at most a few megabytes of it."""
         now = self._clock()
-        self._arrive()
         # Also while there is much to read: what comes and goes meanwhile has to be opened before it is gone.
         if not self._queue or now >= self._next_look:
             self._look(now)
@@ -167,10 +163,8 @@ class FileLog:
         latest = now + LONGEST
         while self._queue and budget > 0:
             file = self._queue.popleft()
-            before = len(batches)
             read, more = self._reading.read(file, now, batches)
-            compact = all(batch.compact for batch in batches[before:])
-            budget -= max(read, 1) * (1 if compact else RECORDS_COST)
+            budget -= max(read, 1) * (1 if self._selects else RECORDS_COST)
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
@@ -181,8 +175,6 @@ class FileLog:
         self._reading.due(now, batches)
         for batch in batches:
             batch.selected = self._selects
-        if not self._confirmed:
-            self._given = list(batches)
         self._grew = self._grew or bool(batches)
         self._checkpoint()
         return batches
@@ -242,7 +234,6 @@ class FileLog:
 
     def close(self) -> None:
         """Writes down how far everything was delivered, and lets go of the files."""
-        self._arrive()
         self._checkpoint()
         left = self._places.out_of_reach()
         if left:
@@ -284,12 +275,6 @@ class FileLog:
         found = self._places.look(now, again=not due)
         self._queue.extend(file for file in found if file not in waiting)
         self._again = False
-
-    def _arrive(self) -> None:
-        """Without word from the caller, what was given has arrived when more is asked for."""
-        for batch in self._given:
-            self._arrivals.arrived(batch)
-        self._given = []
 
     def _checkpoint(self) -> None:
         self._arrivals.commit()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zlib
 from typing import Final
 
 import msgspec
+
+from tracecore.signals.logs.tail.inflation import Inflation
 
 GZIP: Final = b"\x1f\x8b"
 
@@ -45,16 +46,4 @@ def first_bytes(fd: int, size: int, compression: bool) -> tuple[bytes, bool]:
     start = os.pread(fd, max(size, 64), 0)
     if not compression or not start.startswith(GZIP):
         return start[:size], False
-    inflater = zlib.decompressobj(wbits=31)
-    out = b""
-    at = 0
-    try:
-        while len(out) < size and not inflater.eof:
-            chunk = os.pread(fd, 4096, at)
-            if not chunk:
-                break
-            at += len(chunk)
-            out += inflater.decompress(chunk, size - len(out))
-    except zlib.error:
-        return b"", True
-    return out, True
+    return Inflation(fd, 0, 0).read(size), True

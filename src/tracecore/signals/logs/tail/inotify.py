@@ -7,6 +7,8 @@ import errno
 import os
 import select
 import struct
+import tomllib
+from pathlib import Path
 from typing import Final, NamedTuple
 
 MODIFY: Final = 0x2
@@ -112,42 +114,8 @@ def _error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
-#: File systems on which every change is made by this kernel, and so announced. Not on the list are those of a network,
-#: of other machines (9p, virtiofs) and of programs (FUSE): what others write there nobody tells.
-_LOCAL: Final = frozenset(
-    {
-        0xEF53,  # ext2, ext3, ext4
-        0x58465342,  # xfs
-        0x9123683E,  # btrfs
-        0x01021994,  # tmpfs
-        0x858458F6,  # ramfs
-        0x794C7630,  # overlayfs
-        0x2FC12FC1,  # zfs
-        0xF2F52010,  # f2fs
-        0xCA451A4E,  # bcachefs
-        0x3153464A,  # jfs
-        0x52654973,  # reiserfs
-        0x4D44,  # vfat
-        0x2011BAB0,  # exfat
-        0x7366746E,  # ntfs3
-        0x73717368,  # squashfs
-        0xE0F5E1E2,  # erofs
-        0x9660,  # iso9660
-    }
-)
-_NAMES: Final = {
-    0x6969: "nfs",
-    0xFF534D42: "cifs",
-    0xFE534D42: "smb2",
-    0x65735546: "fuse",
-    0x01021997: "9p",
-    0x00C36400: "ceph",
-    0x0BD00BD0: "lustre",
-    0x47504653: "gpfs",
-    0x5346414F: "afs",
-    0x9FA0: "proc",
-    0x62656572: "sysfs",
-}
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("filesystems.toml").read_text("utf-8"))
+_ANNOUNCED, _OTHERS = ({int(number, 16): name for number, name in rows.items()} for rows in _TABLE.values())
 
 
 def foreign(path: str) -> str:
@@ -156,4 +124,4 @@ def foreign(path: str) -> str:
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), room) != 0:
         return "a file system that cannot be asked"
     kind = ctypes.c_long.from_buffer(room).value & 0xFFFFFFFF
-    return "" if kind in _LOCAL else _NAMES.get(kind, f"file system {kind:#x}")
+    return "" if kind in _ANNOUNCED else _OTHERS.get(kind, f"file system {kind:#x}")

@@ -403,7 +403,6 @@ class Places:
     ) -> None:
         file.unclaimed = file.lost_since = 0
         if file.path != place.path or not file.attributes:
-            file.templates.clear()
             file.path = place.path
             if file.fd is not None:
                 file.attributes = file_attributes(self._config, place.path, file.fd)

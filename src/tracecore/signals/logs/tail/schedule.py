@@ -15,10 +15,6 @@ from tracecore.signals.logs.tail.watches import Watches
 IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
-#: Where a round takes more than a second, one that did not change for so long is passed over so many times before it
-#: is looked at again.
-OLD: Final = 120 * SECOND
-PASSES: Final = 3
 #: What more time has passed since the last turns counts for nothing.
 LONGEST: Final = SECOND
 #: Where changes are announced, all files and directories are looked at once in such a time.
@@ -29,7 +25,7 @@ class MatchedPath:
     """A path that matches, and which file was found there."""
 
     __slots__ = (
-        "born", "changed", "copy", "file", "gone", "links", "passed", "path", "silent", "skip", "status", "steady",
+        "born", "changed", "copy", "file", "gone", "links", "path", "silent", "skip", "status", "steady",
         "waits",
     )  # fmt: skip
 
@@ -42,7 +38,6 @@ class MatchedPath:
         self.gone = False
         self.copy = False  # what is here begins like another file, and is not read for that
         self.waits = False  # for its turn
-        self.passed = 0  # turns that it was passed over
         self.steady = False  # at the last look it was as at the one before
         self.links = 1  # names that the file has: what is written to it by another one is not announced
         self.silent = False  # it changed, and that was not announced
@@ -106,16 +101,11 @@ class LookSchedule:
         """Give some their turn; return those that changed, or have to be looked at otherwise from now on."""
         found: dict[str, MatchedPath] = {}
         announced = places is self._calm
-        many = not announced and len(places) * TURN > SECOND
         for _ in range(min(len(places), count)):
             place = places.popleft()
             if place.gone or place.path in self.busy:
                 place.waits = False
-            elif many and place.passed < PASSES and self._turned - place.changed > OLD:
-                place.passed += 1
-                places.append(place)
             elif _unchanged(place) and self._announced(place) == announced:
-                place.passed = 0
                 places.append(place)
             else:
                 place.waits = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import re2
@@ -101,10 +101,24 @@ def whole(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
     return [data[at : at + most] for at in places], [*places, len(data)]
 
 
-def _at(newline: bytes, carriage: bytes) -> Splitter:
+#: Where an entry begins and ends, and where the next one begins.
+_Cut: TypeAlias = tuple[int, int, int]
+
+
+def _cutting(cuts: Callable[[bytes], Iterator[_Cut]]) -> Splitter:
     def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
         tokens: list[bytes] = []
         starts = [0]
+        for begin, end, following in cuts(data):
+            tokens.append(data[begin:end])
+            starts.append(following)
+        return pieces(tokens, starts, most) if starts[-1] > most else (tokens, starts)
+
+    return split
+
+
+def _at(newline: bytes, carriage: bytes) -> Splitter:
+    def cuts(data: bytes) -> Iterator[_Cut]:
         at = 0
         while True:
             end = data.find(newline, at)
@@ -112,48 +126,39 @@ def _at(newline: bytes, carriage: bytes) -> Splitter:
             while end >= 0 and (end - at) % len(newline):
                 end = data.find(newline, end + 1)
             if end < 0:
-                break
-            tokens.append(data[at:end].removesuffix(carriage))
-            at = end + len(newline)
-            starts.append(at)
-        return pieces(tokens, starts, most) if at > most else (tokens, starts)
+                return
+            following = end + len(newline)
+            yield at, end - len(carriage) if data[at:end].endswith(carriage) else end, following
+            at = following
 
-    return split
+    return _cutting(cuts)
 
 
 def _at_starts(pattern: re2._Regexp[bytes], omit: bool) -> Splitter:
-    def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
-        tokens: list[bytes] = []
-        starts = [0]
+    def cuts(data: bytes) -> Iterator[_Cut]:
         begin = end = -1
         for match in pattern.finditer(data):
             if begin < 0:
-                begin, end = match.span()
-                if begin:  # what stands before the first beginning is an entry, too
-                    tokens.append(data[:begin])
-                    starts.append(begin)
+                if match.start():  # what stands before the first beginning is an entry, too
+                    yield 0, match.start(), match.start()
             elif match.start() > end:
-                tokens.append(data[end if omit else begin : match.start()])
-                begin, end = match.span()
-                starts.append(begin)
-        return pieces(tokens, starts, most) if starts[-1] > most else (tokens, starts)
+                yield end if omit else begin, match.start(), match.start()
+            else:
+                continue
+            begin, end = match.span()
 
-    return split
+    return _cutting(cuts)
 
 
 def _at_ends(pattern: re2._Regexp[bytes], omit: bool) -> Splitter:
-    def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
-        tokens: list[bytes] = []
-        starts = [0]
+    def cuts(data: bytes) -> Iterator[_Cut]:
         at = 0
         for match in pattern.finditer(data):
             if match.end() > at:
-                tokens.append(data[at : match.start() if omit else match.end()])
+                yield at, match.start() if omit else match.end(), match.end()
                 at = match.end()
-                starts.append(at)
-        return pieces(tokens, starts, most) if at > most else (tokens, starts)
 
-    return split
+    return _cutting(cuts)
 
 
 def _compiled(pattern: str) -> re2._Regexp[bytes]:

@@ -49,7 +49,7 @@ class WatchedFile:
         "ahead", "attributes", "base", "born", "changed", "compressed", "delivered", "delivered_record",
         "delivered_skipping", "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident",
         "inflation", "inode", "large_since", "lost_since", "offset", "outstanding", "partial",
-        "path", "placed", "record", "rest", "size", "skipping", "stored", "target", "templates", "unclaimed",
+        "path", "placed", "record", "rest", "size", "skipping", "stored", "target", "unclaimed",
     )  # fmt: skip
 
     def __init__(self, ident: int, path: str, fingerprint: Fingerprint) -> None:
@@ -84,7 +84,6 @@ class WatchedFile:
         # What arrived before a restart and lies further on: where it begins and ends, and the entries up to there.
         self.ahead: collections.deque[tuple[int, int, int]] = collections.deque()
         self.attributes: dict[str, Value] = {}
-        self.templates: dict[Any, Any] = {}
         self.stored: bytes = b""
 
     def read(self, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Lines that the short way cannot treat: few requests, a word in the log, and a stop in time."""
+"""Container lines of all kinds: few requests, a word in the log, and a stop in time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracecore.signals.logs.operators.container_lines import Runtime
-from tracecore.signals.logs.operators.conversion import converter
-from tracecore.signals.logs.operators.entry_batches import Every
+from tracecore.signals.logs.operators.chain import Chain
+from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.filelog import FileLog
@@ -66,7 +65,7 @@ def written(place: Path, name: str, lines: list[str]) -> Path:
     ],
     ids=["many attrs", "some attrs", "plain lines between", "no path", "another name"],
 )
-def test_records_of_the_slow_path_travel_together(
+def test_records_of_odd_lines_travel_together(
     agent: Start, sink: Any, tmp_path: Path, wait_for: Wait, name: str, lines: list[str], path: str
 ) -> None:
     logs = written(tmp_path, name, lines)
@@ -95,42 +94,9 @@ def test_failures_of_an_operator_are_logged_and_counted(
 
 def test_quiet_failures_are_counted_only() -> None:
     counters = TailCounters()
-    config = FileLogConfig(include=("x",), operators=({"type": "json_parser", "on_error": "send_quiet"},))
-    made = converter(config, counters)
-    assert isinstance(made, Every)
-    assert counters.reasons == {}
-
-
-@pytest.mark.parametrize("path", [True, False])
-@pytest.mark.parametrize("drop", [True, False])
-def test_the_short_and_the_long_way_give_the_same(tmp_path: Path, path: bool, drop: bool) -> None:
-    lines = [
-        cri(0), docker(1, {"tag": "é", "n": 1, "deep": {"x": [1, None, True]}}), docker(2), docker(3, {}),
-        docker(4, None), docker(5, [1]), docker(6, "x"), "rubbish", cri(7, "P"), cri(8), cri(9, "X"), '{"log":1}',
-        docker(10, {"tag": "a"}),
-    ]  # fmt: skip
-    logs = written(tmp_path, "0.log", lines)
-    found, failed = [], []
-    for output in (None, "sink"):
-        operators: list[dict[str, Any]] = [{"type": "container", "on_error": "drop" if drop else "send"}]
-        if output:
-            # An output of its own takes the long way.
-            add = {"type": "add", "id": "sink", "field": "attributes.z", "value": "z"}
-            operators = [{**operators[0], "output": "sink"}, add]
-        else:
-            operators.append({"type": "add", "field": "attributes.z", "value": "z"})
-        config = FileLogConfig(
-            include=(f"{logs}/*/*/*",), start_at="beginning", include_file_path=path, operators=tuple(operators)
-        )
-        log = FileLog(config, None, lambda: 10**18)
-        assert isinstance(log._reading._converter, Every if output else Runtime)
-        batches = [*log.poll(), *log.drain()]
-        found.append([(resource, record) for batch in batches for resource, record in batch.records()])
-        failed.append((log.counters.entries_failed, log.counters.entries_dropped, dict(log.counters.reasons)))
-        assert output or len(batches) <= 2
-        log.close()
-    assert found[0] == found[1]
-    assert failed[0] == failed[1]
+    chain = Chain([{"type": "json_parser", "on_error": "send_quiet"}], counters)
+    assert len(chain.process([Entry("no JSON")], 0)) == 1
+    assert (counters.entries_failed, counters.reasons) == (1, {})
 
 
 @pytest.mark.parametrize("away", [True, False])
