@@ -184,7 +184,13 @@ def tables(number: int, now: datetime, dice: random.Random) -> str:
     return f"│ {dice.choice(_WORDS):<24} │ {dice.random():8.4f} │ {dice.randrange(9999):>8} │\n"
 
 
+def identifiers(number: int, now: datetime, dice: random.Random) -> str:
+    parts = (f"{dice.getrandbits(4 * digits):0{digits}x}" for digits in (8, 4, 4, 4, 12))
+    return f"{'-'.join(parts)} step {number} loss {2 + dice.random():.4f} span={dice.getrandbits(32):08x}"
+
+
 SHAPES: tuple[Shape, ...] = (
+    identifiers,
     plain,
     untimed,
     prefixed,

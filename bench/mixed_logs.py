@@ -32,6 +32,25 @@ WORDS = (
 HAN = ("模型", "数据", "训练", "损失", "梯度", "学习率", "加载", "节点", "通信", "缓存", "检查点", "优化器", "警告", "错误", "完成", "等待")  # fmt: skip
 KANA = ("モデル", "データ", "学習", "損失", "勾配", "読み込み", "ノード", "通信", "キャッシュ", "保存", "警告", "エラー", "完了", "待機", "を", "の")  # fmt: skip
 
+#: Words of people who write sentences into logs; some of them are words of progress.
+ENGLISH = (
+    "the", "a", "of", "to", "in", "for", "with", "after", "before", "while", "from", "into", "over", "under",
+    "between", "without", "because", "although", "until", "every", "next", "last", "first", "another", "same", "other", "slow", "fast",
+    "large", "small", "new", "old", "missing", "stale", "broken", "healthy", "partial", "final", "early", "late", "remote", "local",
+    "shared", "private", "public", "random", "sorted", "mixed", "padded", "packed", "cached", "pinned", "frozen", "reader", "writer", "sampler",
+    "collator", "augmenter", "dispatcher", "broker", "gateway", "allocator", "arena", "buffer", "ring", "queue", "topic", "partition", "replica", "shard",
+    "manifest", "index", "ledger", "catalogue", "bucket", "object", "snapshot", "checkpoint", "epoch", "step", "iteration", "loss", "gradient", "norm",
+    "batch", "learning", "rate", "momentum", "warmup", "schedule", "validation", "evaluation", "accuracy", "metric", "training", "train", "eval", "test",
+    "update", "total", "mean", "data", "time", "rank", "error", "waiting", "retrying", "resuming", "skipping", "merging", "flushing", "rotating",
+    "draining", "warming", "computing", "estimating", "normalising", "projecting", "clipping", "scaling", "reducing", "gathering", "scattering", "broadcasting", "was", "is",
+    "are", "were", "has", "have", "had", "will", "would", "could", "should", "may", "might", "did", "does", "not",
+    "never", "always", "sometimes", "again", "already", "still", "only", "just", "about", "roughly", "nearly", "exactly", "seconds", "minutes",
+    "rows", "tokens", "samples", "files", "bytes", "pages", "blocks", "layers", "heads", "experts", "nodes", "devices", "hosts", "lanes",
+    "links", "ports", "sockets", "threads", "processes", "workers", "peers", "clients", "rounds", "resumed", "finished", "started", "stopped", "failed",
+    "succeeded", "skipped", "dropped", "accepted", "rejected", "deferred", "scheduled", "cancelled", "expired", "renewed", "refreshed", "reloaded", "rebuilt", "restored",
+    "saved", "written", "read", "sent", "received",
+)  # fmt: skip
+
 
 class At(NamedTuple):
     """Where in a run a line is written."""
@@ -43,6 +62,12 @@ class At(NamedTuple):
 
     def words(self, least: int, most: int) -> str:
         return " ".join(self.dice.choices(WORDS, k=self.dice.randint(least, most)))
+
+    def word(self) -> str:
+        return self.dice.choice(ENGLISH)
+
+    def prose(self, least: int, most: int) -> str:
+        return " ".join(self.dice.choices(ENGLISH, k=self.dice.randint(least, most)))
 
     def joined(self, words: tuple[str, ...], least: int, most: int) -> str:
         return "".join(self.dice.choices(words, k=self.dice.randint(least, most)))
@@ -234,6 +259,24 @@ SERVICES: tuple[tuple[int, Line], ...] = (
     (6, lambda a: f"GPU{a.dice.randint(0, 7)} {a.dice.randint(30, 80)}C {a.dice.randint(60, 700)}W mem={a.dice.randint(1, 80_000)}MiB step_time_ms={a.value(100, 900):.1f} (n={a.step})"),
 )  # fmt: skip
 
+#: A laboratory's own trainer that writes sentences, Flower rounds, XGBoost, LightGBM and Stan, with log4j, Elixir, tracing spans and a shell script beside them; clocks count from the start, in milliseconds, or are those of a journal.
+#: Written to look for prose whose every line is new, for a first rate.
+PROSE: tuple[tuple[int, Line], ...] = (
+    (14, lambda a: f"{a.time - 1_794_700_000:12.3f}s  {a.word().title()} {a.prose(6, 18)}, {a.prose(2, 9)} ({a.dice.randint(1, 9999)} {a.word()})."),
+    (10, lambda a: f"[+{int(a.time - 1_794_700_000) // 3600:02d}:{int(a.time) // 60 % 60:02d}:{int(a.time) % 60:02d}] lab.{a.word()}: at step {a.step} the loss is {a.value(1, 3):.4f} and {a.prose(3, 10)}"),
+    (8, lambda a: f"{int(a.time * 1000)} {a.word().upper():>9} <{a.rank}> {a.prose(4, 20)}; step {a.word()}, epoch {a.word()}; {a.prose(1, 6)}"),
+    (8, lambda a: f"INFO :      [ROUND {a.step // 40}] {a.prose(3, 9)}: received {a.dice.randint(1, 99)} results and {a.dice.randint(0, 3)} failures after {a.value(1, 90):.1f} {a.word()}"),
+    (8, lambda a: f"[{a.step}]\ttrain-rmse:{a.value(0.1, 2):.5f}\teval-rmse:{a.value(0.1, 2):.5f}"),
+    (6, lambda a: f"[LightGBM] [Info] {a.prose(3, 8)}: {a.dice.randint(1, 10**6)}, number of {a.word()}: {a.dice.randint(1, 900)}"),
+    (6, lambda a: f"Chain {a.rank + 1}: Iteration: {a.step:5d} / 20000 [{a.step * 100 // 20000:3d}%]  ({a.word().title()})"),
+    (10, lambda a: f"{a.stamp('%d %b %Y %H:%M:%S')},{a.millis:03d} [{a.word()}-{a.dice.randint(1, 64)}] {a.dice.choice(('INFO ', 'WARN ', 'DEBUG'))} org.lab.{a.word()}.{a.word().title()}{a.word().title()}:{a.dice.randint(1, 900)} - {a.prose(5, 22)}"),
+    (8, lambda a: f"{a.stamp('%H:%M:%S')}.{a.millis:03d} request_id=F{a.hex(12).upper()} [{a.dice.choice(('info', 'warning'))}] {a.prose(3, 12)} in {a.dice.randint(1, 900)}µs"),
+    (6, lambda a: f"{a.stamp('%b %d %H:%M:%S')} gpu-{a.rank} {a.word()}[{a.dice.randint(100, 99999)}]: {a.prose(4, 14)}, batch {a.word()} loss {a.word()} {a.dice.randint(1, 99)}"),
+    (6, lambda a: f"+ {a.word()} --{a.word()}={a.dice.randint(1, 99)} --{a.word()} /scratch/{a.word()}/{a.hex(6)} # {a.prose(2, 9)}"),
+    (6, lambda a: f"Epoch {a.step // 900 + 1} - {a.prose(2, 6)} - {a.value(0.1, 3):.4f} {a.word()}, {a.value(0.1, 3):.4f} {a.word()}"),
+    (4, lambda a: a.prose(3, 60).capitalize() + "."),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -245,6 +288,7 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "robots": ROBOTS,
     "asia": ASIA,
     "services": SERVICES,
+    "prose": PROSE,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

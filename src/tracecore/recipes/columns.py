@@ -25,13 +25,18 @@ _SMALL: Final = np.uint64(0x2020202020202020)
 _HIGH: Final = np.uint64(0x8080808080808080)
 _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT: Final = np.uint64(64 - 18)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: What stands among bytes that a program printed as text, with those: `b'\xd3]g5|\x81'`.
 _IN_BYTES: Final = re.compile(
     rb"(?:[0-9A-Za-z]+[^0-9A-Za-z\s'\"\\]{0,2})?\\x[0-9A-Fa-f]{2}[0-9A-Za-z]*"
     rb"(?:[^0-9A-Za-z\s'\"\\]{0,2}(?:\\x[0-9A-Fa-f]{2}[0-9A-Za-z]*|[0-9A-Za-z]+))*"
 )
+#: An identifier of several parts, as a UUID is.
+_CHAIN: Final = re.compile(rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{4,}(?:-[0-9A-Fa-f]{4,})+(?![0-9A-Za-z])")
+_JOINED: Final = re.compile(rb"-[0-9A-Fa-f]{4}")
+_MIXED: Final = re.compile(rb"[0-9][A-Fa-f]|[A-Fa-f][0-9]")
+#: Named words are numbered from 1 on.
+_WORDS: Final = 95
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
@@ -56,19 +61,6 @@ class Lines:
         if borders is None and not self.marked.endswith(b"\n"):
             self.ends = np.append(self.ends, len(block))
         self.starts: Array = np.append(0, self.ends[:-1] + 1)[: len(self.ends)]
-
-    def keyed(self, dropped: bytes) -> tuple[Array, Numbers]:
-        """Return a key of each line, the same for lines that differ in some characters only, and all numbers."""
-        if compiled.part is not None:
-            keys, first, edges = compiled.part.keyed(self.marked, self.ends, dropped)
-            return keys, Numbers(self.marked, first, edges)
-        texts = self.marked.translate(None, dropped).split(b"\n")
-        digit = np.zeros(len(self.marked) + 2, np.bool_)
-        np.less(np.frombuffer(self.marked, np.uint8) - np.uint8(48), 10, out=digit[1:-1])
-        edges = np.flatnonzero(digit[1:] != digit[:-1])
-        first = np.searchsorted(edges[::2], np.append(self.starts, len(self.marked)))
-        keys = np.fromiter(map(hash, texts[: len(self.ends)]), np.int64, len(self.ends))
-        return keys, Numbers(self.marked, first, edges)
 
     def some(self, lines: Array) -> Lines:
         """Some of the lines by themselves."""
@@ -97,11 +89,14 @@ class Mask:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        named = {form for word in words for form in (word, word + "s")}
+        named = [form for word in words for form in (word, word + "s")]
         values = np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64)
         # By a hash of the word. A word that shares the place of another is not hidden, which does no harm.
-        self._named = np.zeros(1 << 18, np.bool_)
-        self._named[(values * _FACTOR) >> _SHIFT] = True
+        bits = (64 * len(named)).bit_length()
+        self._named = np.zeros(1 << bits, np.uint8)
+        self._shift = np.uint64(64 - bits)
+        self._seen = np.zeros(1 << 16, np.int64)
+        self._named[(values * _FACTOR) >> self._shift] = 1 + np.arange(len(named)) // 2 % _WORDS
 
     def __call__(self, text: bytes) -> bytes:
         """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
@@ -109,6 +104,8 @@ class Mask:
             return compiled.part.masked(text, self._named)
         if not text:
             return text
+        if _JOINED.search(text) is not None:
+            text = _CHAIN.sub(_whole, text)
         array = np.frombuffer(text, np.uint8)
         kind = np.frombuffer(text.translate(_KINDS), np.uint8)
         # Runs of bytes of one kind; those of digits and letters that touch are one token.
@@ -120,7 +117,7 @@ class Mask:
         letters = np.flatnonzero(said == _LETTER)
         words = np.ndarray((len(text),), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
         words &= _FRONTS[np.minimum(size[letters], 8)]
-        named = self._named[(words * _FACTOR) >> _SHIFT]
+        named = self._named[(words * _FACTOR) >> self._shift] > 0
         # `batch_7` names something; what is said of a number is not joined to it so.
         after = np.minimum(begin[letters] + size[letters], len(text) - 2)
         named &= (array[after] != ord("_")) | (kind[after + 1] != 1)
@@ -138,13 +135,50 @@ class Mask:
         token = np.cumsum(~touching)
         escapes = np.flatnonzero((said > 0) & ~touching & (array[begin - 1] == ord("\\")) & (begin > 0))
         hidden |= np.isin(token, token[escapes])
-        for match in _IN_BYTES.finditer(text):
+        for match in _IN_BYTES.finditer(text) if b"\\x" in text else ():
             hidden |= (begin < match.end()) & (begin + size > match.start()) & (said > 0)
         # `HIDDEN` has all bits.
         out = array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)
         out[array >= 128] = HIDDEN[0]
         out[begin[escapes] - 1] = HIDDEN[0]
         return out.tobytes()
+
+    def outlined(self, lines: Lines) -> tuple[Array, Any, Numbers]:
+        """Return a key of each line's outline, a set of the words besides, and the numbers that are not hidden.
+
+        In an outline, numbers are alike, and so is everything that is hidden. The compiled part leaves out the words
+        that no number follows, and tells them in the set; otherwise the outline has them, and all sets are alike.
+        """
+        if compiled.part is not None:
+            keys, sets, first, edges = compiled.part.outlined(lines.marked, lines.ends, self._named)
+            return keys, sets, Numbers(lines.marked, first, edges)
+        marked = lines.marked if lines.ends[-1:] < len(lines.marked) else lines.marked + b"\n"
+        left = marked.translate(None, DIGITS).split(b"\n")[: len(lines.ends)]
+        own = np.fromiter(map(hash, left), np.int64, len(left))
+        # To hide something takes long. It is worth it where lines do not come again that have the same words.
+        places = own & len(self._seen) - 1
+        new = np.flatnonzero(self._seen[places] != own)
+        self._seen[places] = own
+        text = np.frombuffer(marked, np.uint8).copy()
+        if len(new):
+            inside = np.zeros(len(left), np.bool_)
+            inside[new] = True
+            some = self(joined(marked, lines.starts[new], lines.ends[new]) + b"\n")
+            text[np.repeat(inside, np.diff(lines.ends, prepend=-1))] = np.frombuffer(some, np.uint8)
+        digit = np.zeros(len(text) + 2, np.bool_)
+        np.less(text - np.uint8(48), 10, out=digit[1:-1])
+        edges = np.flatnonzero(digit[1:] != digit[:-1])
+        first = np.searchsorted(edges[::2], np.append(lines.starts, len(text)))
+        text[digit[1:-1]] = ord("0")
+        # Of a run of digits, or of what is hidden and spaces behind it, one byte is left.
+        hidden = np.append(False, text[:-1] == HIDDEN[0])
+        outline = text[~(digit[1:-1] & digit[:-2]) & ~(hidden & ((text == HIDDEN[0]) | (text == ord(" "))))].tobytes()
+        keys = np.fromiter(map(hash, outline.split(b"\n")[: len(left)]), np.int64, len(left))
+        return keys, np.ones((len(keys), compiled.SET), np.uint64), Numbers(lines.marked, first, edges)
+
+
+def _whole(match: re.Match[bytes]) -> bytes:
+    return HIDDEN * len(match.group()) if _MIXED.search(match.group()) else match.group()
 
 
 def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) -> Flags:
@@ -163,7 +197,7 @@ def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) 
     hexadecimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size <= 8)
     foreign = np.logical_or.reduceat(letter & ~hexadecimal, starts)
     exponent = np.logical_and.reduceat(~letter | (words == ord("e")), starts)
-    found = (runs > 3) | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 6))
+    found = (runs > 3) | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 3))
     return np.repeat(found & ~told[starts], runs)
 
 
@@ -221,15 +255,6 @@ class Numbers(NamedTuple):
     first: Array
     edges: Array
 
-    def fit(self, variants: Array, rows: Rows) -> Flags:
-        """Return which lines are of a variant that has as many numbers."""
-        found = np.zeros(len(variants), np.bool_)
-        line = np.flatnonzero(variants >= 0)
-        if len(line):
-            counts, variant = self.first[line + 1] - self.first[line], variants[line]
-            found[line] = np.where(rows.loose[variant], counts >= rows.counts[variant], counts == rows.counts[variant])
-        return found
-
 
 def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array]:
     """Return the events of lines of known shapes, and the lines whose numbers differ from their shape's.
@@ -243,24 +268,21 @@ def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array
         tables = rows.about, rows.meanings, rows.times, _LIMITS
         columns, wrong = compiled.part.read(numbers.text, numbers.edges, numbers.first, variants, tables)
         return Progress(*columns), wrong
-    right = numbers.fit(variants, rows)
+    right = variants >= 0
+    right[right] = np.diff(numbers.first)[right] == rows.counts[variants[right]]
     line = np.flatnonzero(right)
     variant = variants[line]
     present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
-    first, after = numbers.first[line], numbers.first[line + 1]
+    first = numbers.first[line]
     # After the last number stands one that is empty, for lines that have none.
     begins, ends = (np.append(numbers.edges[side::2], len(numbers.text)) for side in (0, 1))
     text = np.frombuffer(numbers.text, np.uint8)
-    # The eight bytes before each place of the text, as a number.
-    words = np.ndarray((len(numbers.text) + 1,), np.uint64, bytes(8) + numbers.text, 0, (1,))
     step, who, writer, size = (np.zeros(len(line), np.int64) for _ in range(4))
     time = np.zeros(len(line))
     odd = np.zeros(len(line), np.bool_)
     # Column by column, and only what one of the variants says: most numbers mean one thing.
     for column in range(int(rows.widths[present].max(initial=0))):
-        place = _of(rows.runs, column, variant, present)
-        base = np.where(place < 0, after, first) if rows.runs[present, column].min() < 0 else first
-        run = np.minimum(base + place, len(begins) - 1)
+        run = np.minimum(first + _of(rows.runs, column, variant, present), len(begins) - 1)
         end = ends[run]
         length = end - begins[run]
         odd |= (length > MAX_DIGITS) & (rows.widths[variant] > column)
@@ -277,9 +299,6 @@ def read(numbers: Numbers, variants: Array, rows: Rows) -> tuple[Progress, Array
                 sums += value * _of(weights, column, variant, present)
         if rows.lengths[present, column].any():
             size += np.where(value != 0, length, 0) * _of(rows.lengths, column, variant, present)
-        if rows.fixed[present, column].any():
-            before = words[end - length] ^ _of(rows.before, column, variant, present)
-            odd |= before & _of(rows.fixed, column, variant, present) != 0
     odd |= (step >= MAX_STEP) | (step < 0)
     step[rows.stepless[variant]] = -1
     time[rows.timeless[variant]] = np.nan

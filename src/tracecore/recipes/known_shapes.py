@@ -1,20 +1,20 @@
 """The shapes that are known of the lines of one format, and how a line is found among them.
 
-A line is looked up by what is left of it without its digits and the letters of identifiers. What is not found so is
-looked up once more by its `outline`, in which words that no recipe names, identifiers, padding and bars are alike; so
-text that is different in every line does no harm.
+A line is looked up by the key of its outline, in which words that no recipe names, identifiers, padding and bars are
+alike; so text that is different in every line does no harm. Words that recipes name and no number follows are no part
+of the outline. They mean nothing as long as all lines of the outline say the same, whichever of them they have.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from tracecore.recipes.shapes import ALONE, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, Ask, Shape, learn
 from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
+from tracecore.signals.compiled import SET, WORDS
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -24,63 +24,111 @@ MAX_SHAPES: Final = 512
 WORTH: Final = 6
 #: Shapes that differ in words only that no number follows.
 MAX_ALIKE: Final = 8
-#: Lines and outlines that are remembered; all outlines are forgotten when there are so many.
+#: Outlines that are remembered; all are forgotten when there are so many.
 MAX_KEYS: Final = 1 << 16
-#: After so many lines with the same key, or outline, none of which could be remembered by it, none is tried any more.
+#: After so many lines of an outline that is worth it, none of which could be learned from, none is tried any more.
 MAX_TRIES: Final = 4
-#: A key is remembered when it came so many times before, and of a block so many: what comes often comes again.
-SEEN: Final = 3
-MAX_NEW: Final = 128
-_TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
-_REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
-_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
-_PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
+#: Bits of a set that tell which word follows which.
+_ORDERS: Final = np.frombuffer(((1 << 64 * SET) - (1 << WORDS)).to_bytes(8 * SET, "little"), np.uint64)
+_MIX: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
 
 
-class _Alike:
-    """The lines of one outline, whatever words they have that no number follows.
+class Answers:
+    """A table of what lines say by the keys of their outlines, asked for all lines of a block at once.
 
-    As long as all of them say the same, words that were seen in them mean nothing there.
+    As long as recipes say the same of all lines of an outline, that holds for lines that have no other words than
+    these. Otherwise it holds for lines with the same words, and lines without anything that recipes need are known
+    apart from them. A key takes the place of another.
     """
-
-    __slots__ = ("answers", "seen", "words")
-
-    def __init__(self) -> None:
-        #: Shapes, or what else is known of some of them.
-        self.answers: list[int] = []
-        self.words: set[bytes] = set()
-        #: Lines that were looked at.
-        self.seen = 0
-
-
-class Keys:
-    """A table by keys of 64 bits, asked for all lines of a block at once; a key takes the place of another."""
 
     def __init__(self) -> None:
         # At first, each place has a key that belongs to another one.
         self._keys = np.arange(1, MAX_KEYS + 1)
         self._found: Array = np.full(MAX_KEYS, UNKNOWN, np.int64)
+        #: Words with which a line says this.
+        self._covered = np.zeros((MAX_KEYS, SET), np.uint64)
+        #: Recipes say different things of lines of the outline.
+        self._mixed = np.zeros(MAX_KEYS, np.bool_)
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._found != UNKNOWN))
 
-    def get(self, key: int) -> int:
-        """Return what is known by a key, or `UNKNOWN`."""
-        return int(self.find(np.array([key], np.int64))[0])
+    def find(self, keys: Array, sets: Any) -> Array:
+        """Return what is known of each of many lines, or `UNKNOWN`."""
+        found = self._at(keys, sets)
+        others = np.flatnonzero(found == UNKNOWN)
+        found[others] = self._at(_exact(keys[others], sets[others]), sets[others])
+        return found
 
-    def add(self, key: int | Array, found: int | Array) -> None:
-        """Remember something by a key, or by each of many."""
-        place = key & MAX_KEYS - 1
-        self._keys[place], self._found[place] = key, found
-
-    def find(self, keys: Array) -> Array:
-        """Return what is known by each of many keys, or `UNKNOWN`."""
+    def _at(self, keys: Array, sets: Any) -> Array:
         places = keys & MAX_KEYS - 1
-        return np.where(self._keys[places] == keys, self._found[places], UNKNOWN)
+        holds = (self._keys[places] == keys) & ~(sets & ~self._covered[places]).any(1)
+        return np.where(holds, self._found[places], UNKNOWN)
+
+    def add(self, keys: Array, sets: Any, found: int, *, asked: bool = True) -> None:
+        """Remember what some lines say, of which nothing was known.
+
+        Args:
+            keys: of the lines.
+            sets: of the lines.
+            found: what they say.
+            asked: the recipes said so; which word follows which does not matter then.
+        """
+        places = self._taken(keys, found)
+        own = self._keys[places] == keys  # else another one of these took the place
+        keys, sets, places = keys[own], sets[own], places[own]
+        self._mix(places[(self._found[places] != found) & ~self._mixed[places]])
+        covers = ~self._mixed[places] if asked else np.ones(len(keys), np.bool_)
+        _join(self._covered, places[covers], sets[covers] | (_ORDERS if asked else np.uint64(0)))
+        self._covered[self._taken(_exact(keys[~covers], sets[~covers]), found)] = ~np.uint64(0)
+
+    def _taken(self, keys: Array, found: int) -> Array:
+        """Return the places of keys, which those take that had none."""
+        places = keys & MAX_KEYS - 1
+        new = self._keys[places] != keys
+        own = places[new]
+        self._keys[own], self._found[own], self._covered[own], self._mixed[own] = keys[new], found, 0, False
+        return places
+
+    def _mix(self, places: Array) -> None:
+        self._mixed[places], self._found[places], self._covered[places] = True, NOTHING, 0
+
+    def doubt(self, key: int) -> None:
+        """Forget that lines with a key say nothing."""
+        self._mix(np.array([key & MAX_KEYS - 1]))
 
     def drop(self, unwanted: Array) -> None:
         """Forget some of what is known."""
-        self._found[np.isin(self._found, unwanted)] = UNKNOWN
+        places = np.flatnonzero(np.isin(self._found, unwanted))
+        self._keys[places], self._found[places] = places + 1, UNKNOWN
+
+
+def _exact(keys: Array, sets: Any) -> Array:
+    """Return keys of lines by their words as well."""
+    words = ((sets & ~_ORDERS) * _MIX).sum(1, np.uint64)
+    words = (words ^ words >> np.uint64(47)) * _MIX[0]
+    found: Array = keys ^ (words ^ words >> np.uint64(32)).view(np.int64)
+    return found
+
+
+def _join(table: Any, places: Array, sets: Any) -> None:
+    """Add sets to those at some places, which may be the same."""
+    if len(places):
+        order = np.argsort(places, kind="stable")
+        first = np.append(0, np.flatnonzero(np.diff(places[order])) + 1)
+        table[places[order[first]]] |= np.bitwise_or.reduceat(sets[order], first)
+
+
+class _Alike:
+    """The lines of one outline, whatever words they have that no number follows."""
+
+    __slots__ = ("answers", "seen")
+
+    def __init__(self) -> None:
+        #: Shapes, or what else is known of some of them.
+        self.answers: list[int] = []
+        #: Lines that were looked at.
+        self.seen = 0
 
 
 class Shapes:
@@ -92,14 +140,9 @@ class Shapes:
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self._words = _Words()
-        #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
-        self.keys = Keys()
-        self.masked = Keys()
-        self._outlines: dict[tuple[bytes, bytes], int] = {}
-        self._alike: dict[bytes, _Alike] = {}
-        #: Keys of lines that came, and how often it was tried to remember something by them.
-        self._tries: dict[int, int] = {}
+        #: Variants, or one of `NOTHING` and `ALONE`.
+        self.answers = Answers()
+        self._alike: dict[int, _Alike] = {}
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
         #: Lines of each variant that were seen.
@@ -107,62 +150,30 @@ class Shapes:
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
 
-    def find(self, line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The variant of a line that was not found by its key.
+    def find(self, key: int, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The variant of a line of which nothing is known yet; `UNKNOWN` if that is so still.
 
         Args:
-            line: the line, masked.
+            key: of its outline.
             raw: the line as it is.
-            spans: where its numbers are in the latter.
+            spans: where its numbers are.
         """
-        outline = self._words.outline(line)
-        number = self._outlines.get(outline, UNKNOWN)
-        if number == UNKNOWN:
-            number = self._learned(outline, raw, spans)
-            if number == UNKNOWN:
-                return ALONE
-            if len(self._outlines) >= MAX_KEYS:
-                self._outlines.clear()
-            self._outlines[outline] = number
-        found = number
-        if number >= 0:
-            shape = self.shapes[number]
-            found = self.rows.add(number, shape, len(spans)) if isinstance(shape, Shape) else ALONE
-        return found
-
-    def again(self, keys: Sequence[int]) -> list[int]:
-        """Return a place of each key that came before, here or earlier: lines of prose have a key that comes once."""
-        found: dict[int, int] = {}
-        for place, key in enumerate(keys):
-            tries = self._tries.get(key, -SEEN)
-            if tries < 0:
-                self._tries[key] = tries + 1
-            elif tries < MAX_TRIES and len(found) < MAX_NEW:
-                found[key] = place
-        for key in found:
-            self._tries[key] += 1
-        if len(self._tries) >= MAX_KEYS:
-            self._tries.clear()
-        return list(found.values())
-
-    def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         if len(self._alike) >= MAX_KEYS:
             self._alike.clear()
-        alike = self._alike.setdefault(outline[0], _Alike())
-        words = outline[1].split()
-        if len(alike.answers) == 1 and alike.answers[0] >= 0 and alike.words.issuperset(words):
-            return alike.answers[0]
+        alike = self._alike.setdefault(key, _Alike())
         found = self._answer(alike, raw, spans)
         alike.seen += 1
-        if found != UNKNOWN:
-            alike.words.update(words)
-            if found not in alike.answers:
-                alike.answers.append(found)
-        return found
+        if found != UNKNOWN and found not in alike.answers:
+            alike.answers.append(found)
+        if found < 0:
+            return found
+        shape = self.shapes[found]
+        return self.rows.add(found, shape, len(spans)) if isinstance(shape, Shape) else ALONE
 
     def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The same for an outline of which some lines are known."""
+        """The shape of a line, or what else is known of it; `UNKNOWN` for nothing yet."""
+        if any(number >= 0 and self.shapes[number] == ALONE for number in alike.answers):
+            return ALONE  # one that was wrong
         if not alike.seen or alike.answers:
             said = self.ask(raw)
             if not said.something or not said.progress:
@@ -198,26 +209,5 @@ class Shapes:
             return True
         self.refused += 1
         self.shapes[number] = ALONE
-        for keys in (self.keys, self.masked):
-            keys.drop(np.flatnonzero(self.rows.shapes == number))
+        self.answers.drop(np.flatnonzero(self.rows.shapes == number))
         return False
-
-
-class _Words(dict[bytes, bytes]):
-    """Return the placeholder for a token of a masked line in an outline."""
-
-    def __missing__(self, token: bytes) -> bytes:
-        if len(self) >= MAX_KEYS:
-            self.clear()
-        found = NUMBER.sub(b"0", token) if token[:1].isalnum() else _REPEATED.sub(rb"\1\2", token)
-        self[token] = found
-        return found
-
-    def outline(self, line: bytes) -> tuple[bytes, bytes]:
-        """A line in which everything is alike that means the same to recipes, and named words that no number follows.
-
-        Of these it matters that they are there, and not where.
-        """
-        parts = _UNNUMBERED.split(b"".join(map(self.__getitem__, _TOKEN.findall(line))))
-        named = {word for word in parts[1::2] if len(word) > 2}
-        return _PROSE.sub(b"\xff", b"\xff".join(parts[::2])), b" ".join(sorted(named))

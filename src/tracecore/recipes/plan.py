@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.ottl.planner.selection import Selector as LineSelector
     from tracecore.recipes.columns import Mask
-    from tracecore.recipes.kinds import Kinds
     from tracecore.recipes.known_shapes import Shapes
     from tracecore.recipes.shapes import Ask
     from tracecore.signals.logs.selector import Selector
@@ -119,11 +118,11 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
     )
 
 
-def _of_lines(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> tuple[Search, bytes | None]:
+def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, bytes | None]:
     """Return the patterns to search for in raw lines, and their database; None if one cannot be searched for."""
     from tracecore.ottl.planner.selection import line_search
 
-    searched, database = compiled(line_search(patterns, always=always, dropped=dropped), once=False)
+    searched, database = compiled(line_search(patterns, always=always), once=False)
     return searched, None if searched.open else database.dump()
 
 
@@ -151,7 +150,6 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, ScanDatabase] = {}
         self._doubts: Doubts | None = None
-        self._kinds: Kinds | None = None
         self._shapes: dict[tuple[object, ...], Shapes] = {}
         self._masks: dict[tuple[str, ...], Mask] = {}
 
@@ -177,7 +175,6 @@ class LayerPlan:
             if prepared.effects
             else self._database("progress", prepared.progress),
             self._shapes_of(stream),
-            self._kinds_of_lines(),
             self._mask(prepared.vocabulary),
             self._mask(prepared.words),
             escaped=stream.format == "docker",
@@ -225,21 +222,6 @@ class LayerPlan:
         if key not in self._shapes:
             self._shapes[key] = Shapes(self._asking(stream))
         return self._shapes[key]
-
-    def _kinds_of_lines(self) -> Kinds:
-        """Return what is known of the kinds of lines of all streams."""
-        from tracecore.recipes.kinds import Kinds
-        from tracecore.recipes.shapes import VARYING
-
-        def database(name: str, patterns: Sequence[str], always: bool) -> ScanDatabase | None:
-            made = self._keep(name, lambda: _of_lines(patterns, always=always, dropped=VARYING)[1] or b"")
-            return self._database(name, made) if made else None
-
-        if self._kinds is None:
-            prepared = self._prepared
-            events = database("kinds-events", prepared.event_patterns, True)
-            self._kinds = Kinds(events, database("kinds-progress", prepared.progress_patterns, False))
-        return self._kinds
 
     @property
     def patterns(self) -> tuple[str, ...]:

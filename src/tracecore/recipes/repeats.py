@@ -37,22 +37,22 @@ class Repeats:
         #: How often each event was seen, by what it says without numbers.
         self._kinds: dict[bytes, dict[bytes, int]] = {}
         self._told: dict[bytes, int] = {}
-        #: Kinds of which all that comes is thinned, by the keys of their lines.
-        self._settled: dict[int, bytes] = {}
+        #: Kinds of which all that comes is thinned, by what is left of their lines.
+        self._settled: dict[bytes, bytes] = {}
 
-    def open(self, events: Sequence[int], keys: Mapping[int, int]) -> list[int]:
+    def open(self, events: Sequence[int], keys: Mapping[int, bytes]) -> list[int]:
         """Events of which it has to be known what they say.
 
         Args:
             events: lines.
-            keys: of each, the same for lines that differ in digits and the like only.
+            keys: of each, what is left of it without digits and the like.
         """
         return [line for line in events if keys[line] not in self._settled]
 
     def thin(
         self,
         events: Sequence[int],
-        keys: Mapping[int, int],
+        keys: Mapping[int, bytes],
         masked: Mapping[int, bytes],
         said: Lines,
         row: Callable[[int], LoneLine],
@@ -98,7 +98,7 @@ class Repeats:
             reports.append(row(last))
         return kept, reports
 
-    def news(self, keys: Mapping[int, int], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
+    def news(self, keys: Mapping[int, bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
         """Events of which there were not many like it.
 
         Args:
@@ -119,7 +119,7 @@ class Repeats:
                 self._settle(keys[line], kind)
         return found
 
-    def _settle(self, key: int, kind: bytes) -> None:
+    def _settle(self, key: bytes, kind: bytes) -> None:
         if len(self._settled) >= MAX_KINDS:
             self._settled.clear()
         self._settled[key] = kind

@@ -19,11 +19,10 @@ from typing import Final
 from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.ottl.planner.selection import Selector, find, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
-from tracecore.recipes.kinds import EVENT, PROGRESS, Kinds, matching
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
+from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
@@ -48,9 +47,10 @@ RECENT: Final = 4 << 20
 #: How much that is no progress is looked at in a block, for the progress lines beside it.
 MAX_EVENTS: Final = 8
 
-#: Left out of a masked line, what is left tells what it says.
-_UNTELLING: Final = DIGITS + HIDDEN + b" "
-_NO_DIGITS: Final = bytes(set(range(256)) - set(DIGITS))
+#: Of lines that are known to say nothing, one in so many is looked at, and of a block at most so many are evaluated.
+DOUBTED: Final = 16
+MAX_DOUBTED: Final = 2
+
 #: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
 _CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
 _ESCAPE: Final = re.compile(rb"\\[a-z]")
@@ -64,7 +64,6 @@ class Sampler:
         events: finds lines that are no progress, or more than that.
         progress: the database of what progress lines have.
         shapes: of the lines of this and other streams.
-        kinds: of the same.
         mask: hides what means nothing in lines that are not known otherwise.
         event_mask: the same for lines that are no progress.
         escaped: lines are JSON.
@@ -77,7 +76,6 @@ class Sampler:
         events: Selector,
         progress: ScanDatabase,
         shapes: Shapes,
-        kinds: Kinds,
         mask: Mask,
         event_mask: Mask,
         *,
@@ -88,7 +86,6 @@ class Sampler:
         self._events = events
         self._progress = progress
         self._shapes = shapes
-        self._kinds = kinds
         self._mask = mask
         self._event_mask = event_mask
         self._escaped = escaped
@@ -115,15 +112,12 @@ class Sampler:
         # What the lines say, without escapes and terminal codes.
         text = plain(lines.marked, self._escaped)
         said = lines if text is lines.marked else Lines(text)
-        keys, all_numbers = said.keyed(VARYING)
-        says = self._kinds.says(said, keys)
-        events = self._events.lines(text, said.ends, np.flatnonzero(says & EVENT))
+        events = self._events.lines(text, said.ends)
         cut, rest = self._partial(lines, events)
         # A line that is more than progress is handed on by its place.
         more = np.zeros(len(lines.ends) + 1, np.bool_)
         more[events] = more[rest] = True
-        silent = more[: len(keys)] | (says & PROGRESS == 0)
-        found, alone = self._progress_in(lines, said, keys, all_numbers, silent)
+        found, alone = self._progress_in(lines, said, more[: len(said.ends)])
         newlines = lines.newlines()
 
         def row(line: int) -> LoneLine:
@@ -132,7 +126,7 @@ class Sampler:
 
         reports: list[LoneLine] = []
         listed = events.tolist()
-        own = dict(zip(listed, keys[events].tolist(), strict=True))
+        own = {line: said.raw(line).translate(None, VARYING) for line in listed}
         masked = self._masked(said, self._repeats.open(listed, own))
         news = [line for line in self._repeats.news(own, masked, settle=self._live) if line not in cut]
         if not self._live and listed:
@@ -202,90 +196,79 @@ class Sampler:
         aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
         return {line: aside.raw(number) for number, line in enumerate(events)}
 
-    def _progress_in(
-        self, lines: Lines, said: Lines, keys: Array, all_numbers: Numbers, silent: Flags
-    ) -> tuple[Progress, Array]:
+    def _progress_in(self, lines: Lines, said: Lines, events: Flags) -> tuple[Progress, Array]:
         """Progress lines of a block, and those that have to be evaluated one by one.
 
         Args:
             lines: as they are.
             said: their text.
-            keys: of each.
-            all_numbers: of these lines.
-            silent: lines that are no progress, or more than that.
+            events: lines that are no progress, or more than that.
         """
-        known = self._shapes.keys.find(keys)
-        known[silent] = NOTHING
-        found, wrong = self._read(all_numbers, known, lines.raw)
-        known[wrong] = UNKNOWN
-        others = self._telling(said, np.flatnonzero(known == UNKNOWN))
-        if not len(others):
-            return found, _NONE
-        further, alone = self._found(lines, said.some(others), others, keys[others])
-        return found.joined(further), alone
+        shapes = self._shapes
+        keys, sets, found = self._mask.outlined(said)
+        variants = shapes.answers.find(keys, sets)
+        silent = np.flatnonzero((variants == NOTHING) & ~events)[::DOUBTED]
+        for line in self._telling(said, silent)[:MAX_DOUBTED].tolist():
+            if shapes.ask(lines.raw(line)).something:
+                shapes.answers.doubt(int(keys[line]))
+        new = np.flatnonzero((variants == UNKNOWN) & ~events)
+        variants[new] = NOTHING
+        told = self._telling(said, new)
+        variants[told] = UNKNOWN
+        others = new[variants[new] == NOTHING]
+        shapes.answers.add(keys[others], sets[others], NOTHING, asked=False)
+        most = 0
+        while len(told):
+            # Of each outline a few lines at a time: they may tell what the others say.
+            most += 1
+            looked, told = self._look(lines, said, found, told, keys, variants, most)
+            for answer in distinct(variants[looked]).tolist():
+                own = looked[variants[looked] == answer]
+                shapes.answers.add(keys[own], sets[own], answer)
+            variants[told] = shapes.answers.find(keys[told], sets[told])
+            told = told[variants[told] == UNKNOWN]
+        variants[variants == UNKNOWN] = ALONE
+        variants[events] = NOTHING
+        return self._read(found, variants, lines.raw)
+
+    def _look(
+        self, lines: Lines, said: Lines, found: Numbers, which: Array, keys: Array, variants: Array, most: int
+    ) -> tuple[Array, Array]:
+        """Find out the variants of some lines; return those that have one, and those that were not looked at.
+
+        Args:
+            lines: as they are.
+            said: their text.
+            found: the numbers in it.
+            which: the lines.
+            keys: of all lines.
+            variants: of all lines.
+            most: so many lines with a key are enough.
+        """
+        known: dict[int, list[int]] = {}
+        others: list[int] = []
+        for line, key in zip(which.tolist(), keys[which].tolist(), strict=True):
+            own = known.setdefault(key, [])
+            if len(own) >= most:
+                others.append(line)
+                continue
+            raw, text = lines.raw(line), said.raw(line)
+            runs = found.edges[2 * found.first[line] : 2 * found.first[line + 1]] - said.starts[line]
+            shown = list(zip(runs[::2].tolist(), runs[1::2].tolist(), strict=True))
+            spans = shown if raw == text else _numbers(raw, text, shown)
+            variants[line] = ALONE if spans is None else self._shapes.find(key, raw, spans)
+            if variants[line] != UNKNOWN:
+                own.append(line)
+        looked = [line for own in known.values() for line in own]
+        return np.array(looked, np.int64), np.array(others, np.int64)
 
     def _telling(self, said: Lines, which: Array) -> Array:
         """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
-        return which[matching(self._progress, said.some(which))]
-
-    def _found(self, lines: Lines, some: Lines, which: Array, keys: Array) -> tuple[Progress, Array]:
-        """The same as `_read` for lines that may be progress and are not known as they are.
-
-        Args:
-            lines: all lines of the block, as they are.
-            some: what those say that are asked for.
-            which: which lines these are.
-            keys: of these.
-        """
-        shapes = self._shapes
-        aside = Lines(self._mask(some.block), some.ends)
-        masked, found = aside.keyed(_UNTELLING)
-        variants = shapes.masked.find(masked)
-        shapes.rows.columns()
-        unclear = (variants == UNKNOWN) | ((variants >= 0) & ~found.fit(variants, shapes.rows))
-        new: dict[int, int] = {}
-        for number in np.flatnonzero(unclear).tolist():
-            # The same line may have more numbers: an identifier may happen to be one.
-            count = int(found.first[number + 1] - found.first[number])
-            key = int(masked[number])
-            if variants[number] == UNKNOWN:
-                variant = new.get(key, UNKNOWN)
-            else:
-                key = hash((key, count))
-                variant = shapes.masked.get(key)
-            if variant == UNKNOWN:
-                raw, text, line = lines.raw(int(which[number])), some.raw(number), aside.raw(number)
-                spans = numbers(line) if raw == text else _numbers(raw, text, line)
-                variant = ALONE if spans is None else shapes.find(line, raw, spans)
-                if variant != ALONE:
-                    new[key] = variant
-                    shapes.masked.add(key, variant)
-            variants[number] = variant
-        progress, alone = self._read(found, variants, lambda line: lines.raw(int(which[line])))
-        self._remember(keys, progress, some, aside)
-        return progress._replace(line=which[progress.line]), which[alone]
-
-    def _remember(self, keys: Array, progress: Progress, some: Lines, aside: Lines) -> None:
-        """Progress lines whose key comes again are known by it from now on.
-
-        Args:
-            keys: of some lines.
-            progress: those of them that are progress.
-            some: the lines.
-            aside: the same without what means nothing.
-        """
-        shapes = self._shapes
-        own = keys[progress.line]
-        known = shapes.keys.find(own)
-        for place in shapes.again(own.tolist()):
-            line, variant = int(progress.line[place]), int(progress.variant[place])
-            text, shown = some.raw(line), aside.raw(line)
-            if text.translate(None, _NO_DIGITS) != shown.translate(None, _NO_DIGITS):  # some of them are hidden
-                variant = shapes.rows.loosened(variant, text, shown)
-            elif known[place] != UNKNOWN:
-                variant = ALONE  # in other lines, an identifier is no number
-            if variant != ALONE:
-                shapes.keys.add(int(own[place]), variant)
+        matched: list[int] = []
+        some = said.some(which)
+        self._progress.scan(some.marked, _collect, matched)
+        found: Array = which[distinct(np.searchsorted(some.ends, np.array(matched, np.int64)))]
+        return found
 
     def _read(self, found: Numbers, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
         """Progress lines that can be read by the block, and those that cannot; `raw` gives a line as it is."""
@@ -381,19 +364,22 @@ def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _numbers(raw: bytes, text: bytes, masked: bytes) -> list[tuple[int, int]] | None:
+def _numbers(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:
     """Return where the numbers of a line are that its text has; None if that is not certain.
 
     Args:
         raw: the line as it is.
         text: the same without escapes and terminal codes.
-        masked: the text without what means nothing.
+        shown: where those of the text are that are not hidden.
     """
     spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
     if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
         return None
-    shown = set(numbers(masked))
     return [span for span, place in zip(spans, said, strict=True) if place in shown]
+
+
+def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
+    matched.append(end - 1)
 
 
 def _hidden(match: re.Match[bytes]) -> bytes:

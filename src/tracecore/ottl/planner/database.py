@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
 from tracecore.ottl.planner.literals import rarity, required
-from tracecore.ottl.planner.widening import alternatives, to_line_end, without, written
+from tracecore.ottl.planner.widening import alternatives, to_line_end, written
 
 #: A literal at least this rare is searched for in the place of the expression that needs it: a thousand literals
 #: compile in the time of ten expressions, and are found sooner.
@@ -47,7 +47,6 @@ def search(
     lines: bool,
     extra: Iterable[bytes] = (),
     literals: bool = True,
-    dropped: bytes = b"",
     once_a_line: bool = False,
 ) -> Search:
     """The expressions to search for.
@@ -57,13 +56,12 @@ def search(
         lines: in raw lines, not in the text of a record.
         extra: byte strings with which any pattern may match.
         literals: a literal that an expression needs is searched for in its place, where it is long enough.
-        dropped: bytes that are left out of the text.
         once_a_line: report each expression once for each raw line, at its end.
     """
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        wanted = _wanted(pattern, lines=lines, shortened=literals, dropped=dropped, whole=once_a_line)
+        wanted = _wanted(pattern, lines=lines, shortened=literals, whole=once_a_line)
         if wanted is None:
             unknown.append(number)
             continue
@@ -72,20 +70,15 @@ def search(
     if lines:
         _only_shortest(found)
     for text in extra:
-        found[b"".join(_ESCAPED[byte] for byte in text.translate(None, dropped)), 0] = []
+        found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 
 
-def _wanted(
-    pattern: str, *, lines: bool, shortened: bool, dropped: bytes, whole: bool
-) -> set[tuple[bytes, int]] | None:
+def _wanted(pattern: str, *, lines: bool, shortened: bool, whole: bool) -> set[tuple[bytes, int]] | None:
     """Expressions with their flags, one of which is found wherever the pattern matches."""
     try:
         branches = alternatives(parse(pattern), lines=lines)
-        if dropped:
-            left = (without(branch, dropped) for branch in branches)
-            branches = tuple(part for branch in left for part in alternatives(branch, lines=False))
     except (Unreadable, RecursionError):
         return None
     wanted: set[tuple[bytes, int]] = set()

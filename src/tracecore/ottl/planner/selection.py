@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, search
-from tracecore.ottl.planner.doubts import Array, Doubts, lines_end, some_lines
+from tracecore.ottl.planner.doubts import Array, Doubts, lines_end
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals import compiled
 from tracecore.signals.arrays import distinct, np
@@ -44,16 +44,15 @@ REACH: Final = 1 << 14
 _OPAQUE: Final = re.compile(rb'\\x[0-9a-f]{2}|"MESSAGE"[ \t]*:[ \t]*\[')
 
 
-def line_search(patterns: Sequence[str], *, always: bool = True, dropped: bytes = b"") -> Search:
+def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
     """Return what raw lines must contain so that one of the patterns can match, except for `_LONG_S`.
 
     Args:
         patterns: RE2 expressions.
         always: also what every selector has to pick.
-        dropped: bytes that are left out of the lines; whole expressions are searched for then.
     """
     extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS)) if always else FOLDING[1:]
-    return search(patterns, lines=True, extra=extra, literals=not dropped, dropped=dropped)
+    return search(patterns, lines=True, extra=extra)
 
 
 class Selector:
@@ -85,18 +84,16 @@ class Selector:
         places: list[int] = np.minimum(lines_end(block, ends(marked), lines), len(block) - 1).tolist()
         return places
 
-    def lines(self, text: bytes, borders: Array, asked: Array | None = None) -> Array:
+    def lines(self, text: bytes, borders: Array) -> Array:
         """Numbers of the lines in which a guard can match, and of those that are long, ascending.
 
         Args:
             text: whole lines.
             borders: where they end.
-            asked: lines in which one may match; None for all.
         """
         found: list[int] = []
         entries: list[int] = []
-        part, ends = (text, borders) if asked is None else some_lines(text, borders, asked)
-        self._scan(part, found, entries)
+        self._scan(text, found, entries)
         others = long_lines(text) + rulers(text)
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
@@ -105,11 +102,9 @@ class Selector:
             others += [match.start() for match in _OPAQUE.finditer(text)]
         if not found and not others:
             return _NONE
-        lines = np.searchsorted(ends, np.array(found, np.intp))
+        lines = np.searchsorted(borders, np.array(found, np.intp))
         if self._doubts is not None and found:
-            lines = self._doubts.holding(part, ends, lines, np.array(entries, np.intp))
-        if asked is not None:
-            lines = asked[lines]
+            lines = self._doubts.holding(text, borders, lines, np.array(entries, np.intp))
         return distinct(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:

@@ -110,23 +110,6 @@ def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
     return node
 
 
-def without(node: Node, dropped: bytes) -> Node:
-    """An expression that matches, in a text without some bytes, what is left of whatever the node matches."""
-    match node:
-        case Byte(mask) | Wide(mask):
-            left = mask & ~sum(1 << byte for byte in dropped)
-            if left == mask:
-                return node
-            return Repeat(type(node)(left), 0, 1) if left else EMPTY
-        case Sequence(parts) | Choice(parts):
-            return type(node)(tuple(without(part, dropped) for part in parts))
-        case Repeat(part, least, most):
-            return Repeat(without(part, dropped), least, most)
-        case Place("word" | "inside"):
-            return EMPTY
-    return node
-
-
 def one_line(node: Node, *, last: bool = True) -> Node:
     """The part of an expression that one line of the text has to match.
 

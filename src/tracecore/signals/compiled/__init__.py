@@ -22,7 +22,11 @@ SOURCE: Final = Path(__file__).parent / "lines.c"
 LIBRARY: Final = SOURCE.with_suffix(".so")
 #: The same line has another key in another process, so nobody can write lines that share one.
 _SEED: Final = int.from_bytes(os.urandom(8), "little")
-_DROPPED, _DIGIT = 1, 2
+#: A set is so many numbers of 64 bits; so many of its bits are for words, the others for which word follows which.
+SET: Final = 4
+WORDS: Final = 96
+#: Bytes of a token.
+_TOKEN: Final = 32
 _NONE: Final = np.zeros(0, np.uint8)
 
 
@@ -51,12 +55,12 @@ class Compiled:
         self._lined = function("lined", *text, pointer, number)
         self._joined = function("joined", *text, pointer, pointer, number, pointer, number)
         self._plain = function("plain", *text, ctypes.c_int, byte, pointer, number)
-        self._masked = function("masked", *text, pointer, ctypes.c_int, pointer, number)
-        self._keyed = function("keyed", *text, pointer, number, pointer, word, pointer, number, *[pointer] * 3, number)
+        words, room = (pointer, ctypes.c_int), (pointer, number)
+        self._masked = function("masked", *text, *words, *room, *room, pointer)
+        self._outlined = function("outlined", *text, *room, *words, word, *room, pointer, *room, *[pointer] * 4, number)
         self._read = function(
             "read_columns", *text, pointer, pointer, number, pointer, number, *[pointer] * 4, *[pointer] * 8
         )
-        self._kinds: dict[bytes, Any] = {}
         #: Memory for what is not known to be small, of each thread: to fetch it anew costs more than to fill it.
         self._kept = threading.local()
 
@@ -101,32 +105,34 @@ class Compiled:
         """Return a text without words that are not named, and without identifiers.
 
         Args:
-            named: by the first bits of a word's hash.
+            named: a number for each word, 0 for none, by the first bits of the word's hash.
         """
-        out = self._room(len(text), np.uint8)
-        bits = len(named).bit_length() - 1
-        _sized(self._masked(text, len(text), named.ctypes.data, bits, out.ctypes.data, len(out)))
+        longest = max(map(len, text.split(b"\n")))
+        kinds, tokens = np.empty(len(text) + 8, np.uint8), np.empty((longest + 1) * _TOKEN, np.uint8)
+        out = np.empty(len(text), np.uint8)
+        given = named.ctypes.data, len(named).bit_length() - 1, kinds.ctypes.data, len(kinds)
+        _sized(self._masked(text, len(text), *given, tokens.ctypes.data, longest, out.ctypes.data))
         return out.tobytes()
 
-    def keyed(self, text: bytes, ends: Array, dropped: bytes) -> tuple[Array, Array, Any]:
-        """Return the key of each line, its first number, and where each number begins and ends.
+    def outlined(self, text: bytes, ends: Array, named: Any) -> tuple[Array, Any, Array, Any]:
+        """Return the key and the words of each line, its first number, and where each number begins and ends.
 
         Args:
             ends: where the lines end.
-            dropped: what the key leaves out.
+            named: as of `masked`.
         """
-        kinds = self._kinds.get(dropped)
-        if kinds is None:
-            kinds = self._kinds[dropped] = np.zeros(256, np.uint8)
-            kinds[list(dropped)] |= _DROPPED
-            kinds[list(b"0123456789")] |= _DIGIT
         ends = np.ascontiguousarray(ends, np.int64)
         longest = int(np.diff(ends, prepend=-1).max(initial=0)) + 8
-        scratch, keys = np.empty(longest, np.uint8), np.empty(len(ends), np.int64)
-        first, edges = np.empty(len(ends) + 1, np.int64), self._room(len(text) + 2, np.int32)
-        given = ends.ctypes.data, len(ends), kinds.ctypes.data, _SEED, scratch.ctypes.data, longest
-        made = keys.ctypes.data, first.ctypes.data, edges.ctypes.data, len(edges)
-        return keys, first, edges[: 2 * _sized(self._keyed(text, len(text), *given, *made))].copy()
+        scratch, tokens = np.empty(longest, np.uint8), np.empty(longest * _TOKEN, np.uint8)
+        keys, sets = np.empty(len(ends), np.int64), np.empty((len(ends), SET), np.uint64)
+        first = np.empty(len(ends) + 1, np.int64)
+        room = self._room(5 * len(text) + 16, np.uint8)
+        edges, kinds = room[: 4 * (len(text) + 2)].view(np.int32), room[4 * (len(text) + 2) :]
+        given = ends.ctypes.data, len(ends), named.ctypes.data, len(named).bit_length() - 1, _SEED
+        rooms = kinds.ctypes.data, len(kinds), tokens.ctypes.data, scratch.ctypes.data, longest
+        made = [array.ctypes.data for array in (keys, sets, first, edges)]
+        count = _sized(self._outlined(text, len(text), *given, *rooms, *made, len(edges)))
+        return keys, sets, first, edges[: 2 * count].copy()
 
     def read(
         self, text: bytes, edges: Any, first: Array, variants: Array, tables: Sequence[Any]
@@ -134,8 +140,8 @@ class Compiled:
         """Return the columns of lines of known variants, and the lines whose numbers are not those of their variant.
 
         Args:
-            edges: as of `keyed`.
-            first: as of `keyed`.
+            edges: as of `outlined`.
+            first: as of `outlined`.
             variants: of each line; below 0 for none.
             tables: of the variants, as `Rows` has them.
         """

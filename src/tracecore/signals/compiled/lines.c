@@ -11,7 +11,6 @@
 typedef uint8_t byte;
 typedef int64_t number;
 
-enum { DROPPED = 1, DIGIT = 2 };
 static const uint64_t MULTIPLIER = 0x9E3779B97F4A7C15u;
 
 static int is_digit(byte c) { return (byte)(c - '0') < 10; }
@@ -168,49 +167,10 @@ number plain(const byte *text, number size, int escaped, byte line_break, byte *
     return without_nul(out, without_codes(out, size));
 }
 
-/* Of each line a key, which is a hash of it without the bytes that `kinds` says are dropped, and its runs of digits.
-   Their begins and ends go into `edges` by turns; `first` says which is the first of each line, and of one more.
-   `scratch` holds the longest line. Returns the number of runs. */
-number keyed(const byte *text, number size, const number *ends, number lines, const byte *kinds, uint64_t seed,
-             byte *scratch, number longest, uint64_t *keys, number *first, int32_t *edges, number room) {
-    number start = 0, count = 0;
-    if (size > INT32_MAX) return -1;
-    for (number line = 0; line < lines; line++) {
-        number stop = ends[line];
-        if (stop < start || stop > size || stop - start > longest - 8 || stop - start > room - count - 2) return -1;
-        number kept = 0;
-        int digit = 0;
-        first[line] = count / 2;
-        for (number at = start; at < stop; at++) {
-            byte c = text[at];
-            int kind = kinds[c];
-            scratch[kept] = c;
-            kept += !(kind & DROPPED);
-            edges[count] = (int32_t)at;
-            count += (kind & DIGIT) != digit;
-            digit = kind & DIGIT;
-        }
-        if (digit) edges[count++] = (int32_t)stop;
-        memset(scratch + kept, 0, 8);
-        uint64_t key = seed ^ (uint64_t)kept;
-        for (number at = 0; at < kept; at += 8) {
-            uint64_t word;
-            memcpy(&word, scratch + at, 8);
-            key = (key ^ word) * MULTIPLIER;
-            key ^= key >> 29;
-        }
-        key *= MULTIPLIER;
-        keys[line] = key ^ key >> 32;
-        start = stop + 1;
-    }
-    first[lines] = count / 2;
-    return count / 2;
-}
-
-/* Of each known variant: five numbers about it, and for each of the numbers of its lines that mean something, eight. */
+/* Of each known variant: five numbers about it, and for each of the numbers of its lines that mean something, six. */
 enum { SHAPE, COUNT, WIDTH, NAMED, TRAITS, ABOUT };
-enum { LOOSE = 1, STEPLESS = 2, TIMELESS = 4 };
-enum { RUN, STEP, WHO, STREAM, LENGTH, EXPONENT, BEFORE, FIXED, MEANINGS };
+enum { STEPLESS = 1, TIMELESS = 2 };
+enum { RUN, STEP, WHO, STREAM, LENGTH, EXPONENT, MEANINGS };
 /* What `limits` says. */
 enum { MAX_WIDTH, MAX_DIGITS, MAX_STEP, OF_NAME, OF_SHAPE, OF_WRITER, OF_SIZE };
 
@@ -227,12 +187,12 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
         if (variant >= known) return -1;
         const number *own = about + variant * ABOUT;
         number begin = first[line], end = first[line + 1];
-        int odd = own[TRAITS] & LOOSE ? end - begin < own[COUNT] : end - begin != own[COUNT];
+        int odd = end - begin != own[COUNT];
         uint64_t step = 0, writer = 0, stream = 0, length = 0;
         double time = 0;
         for (number column = 0; column < own[WIDTH] && !odd; column++) {
             const number *meaning = meanings + (variant * limits[MAX_WIDTH] + column) * MEANINGS;
-            number run = meaning[RUN] + (meaning[RUN] < 0 ? end : begin);
+            number run = meaning[RUN] + begin;
             if (run < begin || run >= end || edges[2 * run + 1] > size) return -1;
             number from = edges[2 * run], to = edges[2 * run + 1];
             if (to - from > limits[MAX_DIGITS]) {
@@ -247,12 +207,6 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
             length += value * (uint64_t)meaning[EXPONENT];
             if (value > 0) length += (uint64_t)(to - from) * (uint64_t)meaning[LENGTH];
             time += (double)value * seconds[variant * limits[MAX_WIDTH] + column];
-            if (meaning[FIXED]) {
-                uint64_t before = 0;
-                for (number at = from < 8 ? 0 : from - 8; at < from; at++)
-                    before = before >> 8 | (uint64_t)text[at] << 56;
-                odd = ((before ^ (uint64_t)meaning[BEFORE]) & (uint64_t)meaning[FIXED]) != 0;
-            }
         }
         if (odd || step >= (uint64_t)limits[MAX_STEP]) {
             wrong[others++] = line;
@@ -287,56 +241,254 @@ static int is_before_byte(const byte *text, number at, number size) {
     return is_escaped_byte(text, at, size);
 }
 
-/* A text in which words that are not named, identifiers, escapes, what stands among escaped bytes, and what is not ASCII are
-   0xff: see `columns.Mask`. Returns the size. */
-number masked(const byte *text, number size, const byte *named, int bits, byte *out, number room) {
-    if (room < size) return -1;
-    memcpy(out, text, (size_t)size);
-    int after_named = 0; /* the token before ended with a word that is named */
-    number bytes_end = -3; /* where the last token among escaped bytes ended */
-    for (number at = 0; at < size;) {
-        if (!is_digit(text[at]) && !is_letter(text[at])) {
-            out[at] |= text[at] < 0x80 ? 0 : 0xff;
-            at++;
+/* Kinds of bytes. */
+enum { SEPARATOR, DIGIT, LETTER, HIDDEN, END };
+
+/* Hide identifiers of several parts, as UUIDs are: hexadecimal groups of at least four, joined by hyphens, one of which
+   has both digits and letters. */
+static void hide_chains(const byte *text, number size, byte *kinds) {
+    number done = 0; /* up to here nothing begins that is not looked at */
+    const byte *hyphen;
+    for (number at = 0; at < size && (hyphen = memchr(text + at, '-', (size_t)(size - at))) != NULL;) {
+        number stop = hyphen - text, start = stop, groups = 0;
+        at = stop + 1;
+        while (start > done && hexadecimal(text[start - 1]) >= 0) start--;
+        if (stop - start < 4 || (start > 0 && is_letter(text[start - 1]))) continue;
+        int both = 0;
+        for (number group = start;;) {
+            int digits = 0, letters = 0;
+            number end = group;
+            for (; end < size && hexadecimal(text[end]) >= 0; end++) {
+                digits |= is_digit(text[end]);
+                letters |= is_letter(text[end]);
+            }
+            if (end - group < 4 || (end < size && is_letter(text[end]))) break;
+            groups++;
+            both |= digits & letters;
+            stop = end;
+            if (end == size || text[end] != '-') break;
+            group = end + 1;
+        }
+        if (stop > at) at = stop;
+        if (groups > 1 && both) memset(kinds + start, HIDDEN, (size_t)(stop - start));
+        done = at;
+    }
+}
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the first byte of a text has to be the lowest one of a number"
+#endif
+
+/* A run of digits or letters, or what is hidden. */
+struct token {
+    uint64_t word; /* its first eight letters */
+    number start, stop;
+    byte kind, name;
+};
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the first byte of a text has to be the lowest one of a number"
+#endif
+
+/* Where a run of bytes of one kind ends. Behind the kinds there are eight more, of no byte. */
+static number run_end(const byte *kinds, number at, byte kind) {
+    for (;; at += 8) {
+        uint64_t others;
+        memcpy(&others, kinds + at, 8);
+        others ^= kind * (uint64_t)0x0101010101010101;
+        if (others) return at + (__builtin_ctzll(others) >> 3);
+    }
+}
+
+/* Whether a stretch has digits and the letters a to f only, up to eight of these on end, and is no float like 1e9. */
+static int is_identifier(const byte *text, number at, number stop) {
+    int exponent = 1;
+    for (number letters = 0; at < stop; at++) {
+        letters = is_digit(text[at]) ? 0 : letters + 1;
+        if (letters > 8 || hexadecimal(text[at]) < 0) return 0;
+        exponent &= !letters || ((text[at] | 32) == 'e' && letters == 1);
+    }
+    return !exponent;
+}
+
+/* The tokens of a line: hidden are words that are not named, identifiers, escapes, and what stands among escaped bytes, see
+   `columns.Mask`. Behind the text there is room for eight bytes more, which are 0. Returns how many. */
+static number tokenised(const byte *text, number start, number stop, number size, const byte *kinds, const byte *named,
+                        int bits, int bytes, struct token *tokens) {
+    number count = 0, bytes_end = start - 3; /* where the last token among escaped bytes ended */
+    int after_named = 0;                     /* the token before ended with a word that is named */
+    for (number at = start; (at = run_end(kinds, at, SEPARATOR)) < stop;) {
+        number begin = at, first = count;
+        if (kinds[at] == HIDDEN) {
+            at = run_end(kinds, at, HIDDEN);
+            tokens[count++] = (struct token){.start = begin, .stop = at, .kind = HIDDEN};
             continue;
         }
-        number start = at, runs = 0;
-        int told = after_named && is_digit(text[at]), foreign = 0, exponent = 1;
-        while (at < size && (is_digit(text[at]) || is_letter(text[at]))) {
-            number from = at;
-            after_named = 0;
-            runs++;
-            if (is_digit(text[at])) {
-                while (at < size && is_digit(text[at])) at++;
-                continue;
+        int told = after_named && kinds[at] == DIGIT;
+        while (kinds[at] == DIGIT || kinds[at] == LETTER) {
+            struct token *token = tokens + count++;
+            token->start = at;
+            token->kind = kinds[at];
+            token->name = 0;
+            if (token->kind == LETTER) {
+                token->word = 0;
+                memcpy(&token->word, text + at, size - at < 8 ? (size_t)(size - at) : 8);
+                at = run_end(kinds, at, LETTER);
+                token->word |= 0x2020202020202020u;
+                if (at - token->start < 8) token->word &= ((uint64_t)1 << 8 * (at - token->start)) - 1;
+                /* `batch_7` names something; what is said of a number is not joined to it so. */
+                if (!(at + 1 < size && text[at] == '_' && is_digit(text[at + 1])))
+                    token->name = named[token->word * MULTIPLIER >> (64 - bits)];
+            } else {
+                at = run_end(kinds, at, DIGIT);
             }
-            uint64_t word = 0;
-            int small = 1;
-            for (; at < size && is_letter(text[at]); at++) {
-                byte letter = text[at] | 32;
-                if (at - from < 8) word |= (uint64_t)letter << 8 * (at - from);
-                small &= letter <= 'f';
-            }
-            foreign |= !small || at - from > 8;
-            exponent &= word == 'e';
-            after_named = named[word * MULTIPLIER >> (64 - bits)] &&
-                          !(at + 1 < size && text[at] == '_' && is_digit(text[at + 1]));
+            token->stop = at;
         }
-        int hidden = runs == 1 ? is_letter(text[start]) && !after_named && at - start > 2
-                               : !told && (runs > 3 || (!foreign && !exponent && at - start >= 6));
-        int in_bytes = start - bytes_end <= 2;
-        for (number between = bytes_end; in_bytes && between < start; between++) in_bytes = separates(text[between]);
-        in_bytes |= is_before_byte(text, at, size);
-        if (start > 0 && text[start - 1] == '\\') { /* an escape */
-            in_bytes |= is_escaped_byte(text, start - 1, size);
+        struct token *last = tokens + count - 1;
+        number runs = count - first;
+        after_named = last->kind == LETTER && last->name;
+        int hidden = runs == 1 ? last->kind == LETTER && !last->name && at - begin > 2
+                               : !told && (runs > 3 || (at - begin >= 3 && is_identifier(text, begin, at)));
+        int escape = begin > start && text[begin - 1] == '\\';
+        if (bytes) {
+            int in_bytes = begin - bytes_end <= 2;
+            for (number place = bytes_end; in_bytes && place < begin; place++) in_bytes = separates(text[place]);
+            in_bytes |= is_before_byte(text, at, size) | (escape && is_escaped_byte(text, begin - 1, size));
+            hidden |= in_bytes;
+            if (in_bytes) bytes_end = at;
+        }
+        if (escape) {
             hidden = 1;
-            start--;
+            begin--;
         }
-        if (in_bytes) {
-            hidden = 1;
-            bytes_end = at;
+        if (hidden) {
+            tokens[first].kind = HIDDEN;
+            tokens[first].start = begin;
+            tokens[first].stop = at;
+            count = first + 1;
         }
-        if (hidden) memset(out + start, 0xff, (size_t)(at - start));
+    }
+    return count;
+}
+
+/* Whether there may be escaped bytes. */
+static int has_bytes(const byte *text, number size) {
+    const byte *at = text, *stop = text + size;
+    while (at < stop && (at = memchr(at, '\\', (size_t)(stop - at))) != NULL)
+        if (++at < stop && *at == 'x') return 1;
+    return 0;
+}
+
+/* The kinds of bytes of a text. */
+static int fill_kinds(const byte *text, number size, byte *kinds, number room) {
+    if (room < size + 8) return -1;
+    for (number at = 0; at < size; at++)
+        kinds[at] = (byte)(is_digit(text[at]) * DIGIT + is_letter(text[at]) * LETTER + (text[at] >> 7) * HIDDEN);
+    memset(kinds + size, END, 8);
+    hide_chains(text, size, kinds);
+    return 0;
+}
+
+/* A text in which what is hidden is 0xff. `named` has a number for each word that is named, by the first bits of its hash.
+   `tokens` has room for those of the longest line, `kinds` for eight bytes more than the text. Returns the size. */
+number masked(const byte *text, number size, const byte *named, int bits, byte *kinds, number room, struct token *tokens,
+              number longest, byte *out) {
+    if (fill_kinds(text, size, kinds, room) < 0) return -1;
+    int bytes = has_bytes(text, size);
+    memcpy(out, text, (size_t)size);
+    for (number start = 0; start < size;) {
+        const byte *end = memchr(text + start, '\n', (size_t)(size - start));
+        number stop = end == NULL ? size : end - text;
+        if (stop - start > longest) return -1;
+        number count = tokenised(text, start, stop, size, kinds, named, bits, bytes, tokens);
+        for (number place = 0; place < count; place++)
+            if (tokens[place].kind == HIDDEN)
+                memset(out + tokens[place].start, 0xff, (size_t)(tokens[place].stop - tokens[place].start));
+        start = stop + 1;
     }
     return size;
+}
+
+enum { SET = 4, WORDS = 96, ORDERS = 64 * SET - WORDS, FAR = 6, NEAR = 3 };
+static const uint64_t AFTER_NUMBER = 1, AFTER_HIDDEN = 2;
+
+static uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * MULTIPLIER;
+    return hash ^ hash >> 29;
+}
+
+static void put(uint64_t *set, uint64_t bit) { set[bit >> 6] |= (uint64_t)1 << (bit & 63); }
+
+/* Of each line a key, which is a hash of its outline: numbers are alike there, so is everything that is hidden, and words that
+   are named stay where a number follows them. Of the others it is told in a set of 256 bits which there are, and which
+   follow which. Where numbers begin and end goes into `edges` by turns; `first` says which is the first of each line, and of
+   one more. The other arguments are as of `masked`; `scratch` holds the longest line. Returns how many numbers there are. */
+number outlined(const byte *text, number size, const number *ends, number lines, const byte *named, int bits,
+                uint64_t seed, byte *kinds, number room, struct token *tokens, byte *scratch, number longest,
+                uint64_t *keys, uint64_t *sets, number *first, int32_t *edges, number most) {
+    byte repeats[256] = {0};
+    number start = 0, count = 0;
+    for (const char *c = " =.#>*_~-"; *c; c++) repeats[(byte)*c] = 1;
+    if (size > INT32_MAX || fill_kinds(text, size, kinds, room) < 0) return -1;
+    int bytes = has_bytes(text, size);
+    for (number line = 0; line < lines; line++) {
+        number stop = ends[line];
+        if (stop < start || stop > size || stop - start > longest - 8 || stop - start > most - count - 2) return -1;
+        number all = tokenised(text, start, stop, size, kinds, named, bits, bytes, tokens);
+        number kept = 0, behind = -1; /* the end of what is hidden, if nothing but separators follows */
+        uint64_t before = 0, *set = sets + line * SET;
+        memset(set, 0, SET * sizeof *set);
+        put(set, 0); /* no word has this number: no set is empty */
+        first[line] = count / 2;
+        for (number place = 0, at = start;; place++) {
+            const struct token *token = tokens + place;
+            for (number end = place < all ? token->start : stop; at < end; at++) {
+                byte c = text[at];
+                if (!(c == ' ' && behind == kept) && !(repeats[c] && kept > 0 && scratch[kept - 1] == c)) scratch[kept++] = c;
+            }
+            if (place == all) break;
+            number length = token->stop - token->start;
+            at = token->stop;
+            if (token->kind == DIGIT) {
+                edges[count++] = (int32_t)token->start;
+                edges[count++] = (int32_t)at;
+                scratch[kept++] = '0';
+                behind = -1;
+                before = AFTER_NUMBER;
+                continue;
+            }
+            if (token->kind == LETTER && (token->name || length < 3)) {
+                int joined = place > 0 && token[-1].kind == DIGIT && token[-1].stop == token->start;
+                int counted = place + 1 < all && token[1].kind == DIGIT && token[1].start - at <= FAR;
+                if (counted || (joined && length < 3)) {
+                    memcpy(scratch + kept, text + token->start, (size_t)length);
+                    kept += length;
+                    behind = -1;
+                    before = token->word;
+                    continue;
+                }
+                if (length > 2) {
+                    put(set, token->name);
+                    byte beside = token->start > start ? text[token->start - 1] : 0;
+                    put(set, mixed(mixed(before, beside), token->word) % ORDERS + WORDS);
+                }
+            }
+            before = token->name ? token->word : AFTER_HIDDEN;
+            if (behind < 0 || kept - behind > NEAR) behind = kept + 1;
+            scratch[behind - 1] = 0xff;
+            kept = behind;
+        }
+        memset(scratch + kept, 0, 8);
+        uint64_t key = seed ^ (uint64_t)kept;
+        for (number at = 0; at < kept; at += 8) {
+            uint64_t word;
+            memcpy(&word, scratch + at, 8);
+            key = mixed(key, word);
+        }
+        key *= MULTIPLIER;
+        keys[line] = key ^ key >> 32;
+        start = stop + 1;
+    }
+    first[lines] = count / 2;
+    return count / 2;
 }
