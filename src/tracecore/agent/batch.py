@@ -8,17 +8,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.ottl.otlpjson import LEVELS as LEVELS
+from tracecore.ottl.otlpjson import encode
 from tracecore.ottl.values import copy_value
 
 Signal: TypeAlias = Literal["logs", "metrics", "traces"]
 SIGNALS: Final[tuple[Signal, ...]] = ("logs", "metrics", "traces")
-
-#: Names of the three levels of a payload, by signal.
-LEVELS: Final = {
-    "logs": ("resource_logs", "scope_logs", "log_records"),
-    "metrics": ("resource_metrics", "scope_metrics", "metrics"),
-    "traces": ("resource_spans", "scope_spans", "spans"),
-}
 
 
 class Refused(Exception):
@@ -137,8 +132,6 @@ class Batch:
 
     def json(self) -> bytes:
         """OTLP in JSON, on one line."""
-        from tracecore.ottl.otlpjson import encode
-
         return msgspec.json.encode(encode(self.view()))
 
     def pack(self) -> int:

@@ -16,6 +16,13 @@ from typing import Any, Final
 #: The three payloads, by their JSON key.
 PAYLOADS: Final = {"resourceLogs": "logs", "resourceMetrics": "metrics", "resourceSpans": "traces"}
 
+#: Names of the three levels of a payload, by signal.
+LEVELS: Final = {
+    "logs": ("resource_logs", "scope_logs", "log_records"),
+    "metrics": ("resource_metrics", "scope_metrics", "metrics"),
+    "traces": ("resource_spans", "scope_spans", "spans"),
+}
+
 #: How deep a payload may nest; JSON readers allow more than a recursive walk should.
 MAX_DEPTH: Final = 100
 

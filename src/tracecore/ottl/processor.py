@@ -11,6 +11,7 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.errors import OttlCompileError, OttlError, OttlRuntimeError, nearest
 from tracecore.ottl.inference import SIGNALS, infer_context
+from tracecore.ottl.otlpjson import LEVELS
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.runner import ErrorMode, check_error_mode, log, run_programs
 
@@ -176,15 +177,15 @@ class Processor:
 
         The payload is changed in place and given back. Values are plain Python values.
         """
-        return self._process(payload, "logs", "resource_logs", "scope_logs", "log_records")
+        return self._process(payload, "logs")
 
     def process_metrics(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Run the metric statements over `{"resource_metrics": [...]}`, in place."""
-        return self._process(payload, "metrics", "resource_metrics", "scope_metrics", "metrics")
+        return self._process(payload, "metrics")
 
     def process_traces(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Run the trace statements over `{"resource_spans": [...]}`, in place."""
-        return self._process(payload, "traces", "resource_spans", "scope_spans", "spans")
+        return self._process(payload, "traces")
 
     def process_signals(self, signals: Iterable[Mapping[str, Any]]) -> None:
         """Run the log statements over single log signals, in place.
@@ -208,7 +209,8 @@ class Processor:
             items.append(signal["log"])
         self._run("logs", payload)
 
-    def _process(self, payload: dict[str, Any], signal: str, resources: str, scopes: str, items: str) -> dict[str, Any]:
+    def _process(self, payload: dict[str, Any], signal: str) -> dict[str, Any]:
+        resources, scopes, items = LEVELS[signal]
         entries = payload.get(resources) or ()
         with_schema: list[tuple[dict[str, Any], dict[str, Any]]] = []
         opened: list[_Resource] = []

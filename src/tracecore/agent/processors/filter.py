@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -97,46 +98,39 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def texts(self, key: str) -> list[str]:
         """The conditions of one kind, wherever they are given."""
-        signal = next(signal for signal, name, _ in _PLACES if name == key)
+        signal = next(signal for signal, kinds in _KINDS.items() if key in kinds)
         own: list[str] = getattr(getattr(self, signal), key)
-        inferred = {"logs": self.log_conditions, "metrics": self.metric_conditions, "traces": self.trace_conditions}
-        return [*own, *(text for text in inferred[signal] if _kind(signal, text) == key)]
+        return [*own, *(text for text in getattr(self, _INFERRED[signal]) if _kind(signal, text) == key)]
 
 
-_PLACES = (
-    ("logs", "log_record", "log"),
-    ("metrics", "metric", "metric"),
-    ("metrics", "datapoint", "datapoint"),
-    ("traces", "span", "span"),
-    ("traces", "spanevent", "spanevent"),
-)
+#: Kinds of conditions of each signal: on records, and on what is inside of them.
+_KINDS: Final = {"logs": ("log_record",), "metrics": ("metric", "datapoint"), "traces": ("span", "spanevent")}
+#: Conditions whose kind follows from what they name.
+_INFERRED: Final = {"logs": "log_conditions", "metrics": "metric_conditions", "traces": "trace_conditions"}
 
 
 def check(options: Options, node: Node, report: ConfigReport) -> None:
     """Every condition, compiled."""
-    for signal, key, context in _PLACES:
-        listed = node.get(signal, key)
-        for item in listed.value or [] if listed is not None else []:
-            check_text(item, report, _compiler(context))
-    for signal, key in (("logs", "log_conditions"), ("metrics", "metric_conditions"), ("traces", "trace_conditions")):
-        listed = node.get(key)
-        for item in listed.value or [] if listed is not None else []:
-            kind = _kind(signal, str(item.value))
-            check_text(item, report, _compiler(next(context for _, name, context in _PLACES if name == kind)))
+    for signal, kinds in _KINDS.items():
+        for kind in kinds:
+            for item in _items(node.get(signal, kind)):
+                check_text(item, report, partial(_compiled, kind))
+        for item in _items(node.get(_INFERRED[signal])):
+            check_text(item, report, partial(_compiled, _kind(signal, str(item.value))))
+
+
+def _items(listed: Node | None) -> list[Node]:
+    return [] if listed is None else listed.value or []
 
 
 def _kind(signal: str, text: str) -> str:
     """Return what a condition without a place is about, by what it names."""
-    inner = {"metrics": ("datapoint.", "datapoint", "metric"), "traces": ("spanevent.", "spanevent", "span")}.get(
-        signal
-    )
-    if inner is None:
-        return "log_record"
-    return inner[1] if inner[0] in text else inner[2]
+    inner = _KINDS[signal][-1]
+    return inner if f"{inner}." in text else _KINDS[signal][0]
 
 
-def _compiler(context: str) -> Callable[[str], Any]:
-    return lambda text: compile_condition(text, context)
+def _compiled(kind: str, text: str) -> Condition:
+    return compile_condition(text, "log" if kind == "log_record" else kind)
 
 
 class FilterProcessor:
@@ -145,9 +139,10 @@ class FilterProcessor:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._meter = setting.meter
         self._mode = options.error_mode
-        self._conditions: dict[str, tuple[tuple[str, Condition], ...]] = {
-            key: tuple((text, compile_condition(text, context)) for text in options.texts(key))
-            for _, key, context in _PLACES
+        self._conditions: dict[str, list[tuple[str, Condition]]] = {
+            kind: [(text, _compiled(kind, text)) for text in options.texts(kind)]
+            for kinds in _KINDS.values()
+            for kind in kinds
         }
         matches = {
             "logs": (options.logs.include, options.logs.exclude),

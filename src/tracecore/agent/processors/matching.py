@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -119,7 +120,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 def compiled(match: Match) -> Matcher:
     """A function that is told the signal, the resource, the scope and the record, metric or span."""
-    text = _texts(match.match_type)
+    text = partial(_texts, match.match_type)
     services = text(match.services)
     names = {"metrics": text(match.metric_names), "traces": text(match.span_names)}
     bodies, levels = text([*match.log_bodies, *match.bodies]), text([*match.log_severity_texts, *match.severity_texts])
@@ -153,17 +154,14 @@ def compiled(match: Match) -> Matcher:
     return matches
 
 
-def _texts(kind: str) -> Callable[[list[str]], Callable[[Any], bool] | None]:
-    def make(wanted: list[str]) -> Callable[[Any], bool] | None:
-        if not wanted:
-            return None
-        if kind == "strict":
-            exact = frozenset(wanted)
-            return lambda value: isinstance(value, str) and value in exact
-        expressions = [re2.compile(text) for text in wanted]
-        return lambda value: isinstance(value, str) and any(one.search(value) for one in expressions)
-
-    return make
+def _texts(kind: str, wanted: list[str]) -> Callable[[Any], bool] | None:
+    if not wanted:
+        return None
+    if kind == "strict":
+        exact = frozenset(wanted)
+        return lambda value: isinstance(value, str) and value in exact
+    expressions = [re2.compile(text) for text in wanted]
+    return lambda value: isinstance(value, str) and any(one.search(value) for one in expressions)
 
 
 class _Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,8 +21,6 @@ MAX_SET = 1 << 20
 
 _ANYWHERE = re2._re2.RE2.Anchor.UNANCHORED
 _NOWHERE = (-1, -1)
-#: Expressions that say what they stand for.
-_WORDS = re.compile(r"[\w ,:;=/<>@#%&~!'\"-]+", re.ASCII).fullmatch
 _SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
@@ -113,8 +110,6 @@ class CompiledRegex:
     def replace_all(self, text: str, template: str) -> str:
         """Go's `ReplaceAllString`."""
         plain = "$" not in template
-        if plain and _WORDS(self.text):
-            return text.replace(self.text, template)
         pieces: list[str] = []
         last = 0
         for spans in self.all(text):

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -134,7 +135,8 @@ class Fetcher:
         try:
             with limited(connection, left):
                 connection.request("GET", target_of(parts), headers=headers)
-                return self._judged(url, connection.getresponse(), deadline)
+                with closing(connection.getresponse()) as answer:
+                    return self._judged(url, answer, deadline)
         except (http.client.RemoteDisconnected, ConnectionError, http.client.CannotSendRequest):
             if not kept:
                 raise
