@@ -304,22 +304,22 @@ def test_the_suspects_words_are_around_the_evidence_else_the_end_of_its_log() ->
     text = b"".join(b"%07d\n" % n for n in range(60_000))
     bundle = Bundle(streams=[stream("r0", text, 0), stream("r1", b"one\n", 1)], skipped=[], clock=Clock())
     read = incident_failure._words
-    assert read(incident(ranks=(0,)), bundle, 0) == text[-incident_failure.TAIL :]
-    assert read(incident(ranks=(1,)), bundle, 0) == b"one\n"
-    assert read(incident(ranks=(2,)), bundle, 0) == b""
-    assert read(incident(), bundle, 0) == b""
+    assert read(incident(ranks=(0,)), None, bundle, 0) == text[-incident_failure.TAIL :]
+    assert read(incident(ranks=(1,)), None, bundle, 0) == b"one\n"
+    assert read(incident(ranks=(2,)), None, bundle, 0) == b""
+    assert read(incident(), None, bundle, 0) == b""
     alone = Bundle(streams=[stream("log", b"all\n")], skipped=[], clock=Clock())
-    assert read(incident(), alone, 0) == b"all\n"
+    assert read(incident(), None, alone, 0) == b"all\n"
     at = 40_000 * 8
     fact = raised(rank=0, source=Source("r0", at, 40_001, 8))
-    assert read(incident(fact, ranks=(0,)), bundle, 16) == text[at - incident_failure.LEAD : at + 8 + 16]
+    assert read(incident(fact, ranks=(0,)), None, bundle, 16) == text[at - incident_failure.LEAD : at + 8 + 16]
     early = raised(rank=0, source=Source("r0", 8, 2, 8), time=0)
-    assert read(incident(fact, early, ranks=(0,)), bundle, 0) == text[:16]
+    assert read(incident(fact, early, ranks=(0,)), None, bundle, 0) == text[:16]
     other = raised(rank=5, source=Source("r1", 0, 1, 3))
-    assert read(incident(other, fact, ranks=(0,)), bundle, 0).endswith(b"0040000\n")
+    assert read(incident(other, fact, ranks=(0,)), None, bundle, 0).endswith(b"0040000\n")
     kernel = Bundle(streams=[stream("dmesg", b"oom\n", layer="kernel")], skipped=[], clock=Clock())
-    assert read(incident(), kernel, 0) == b"oom\n"
+    assert read(incident(), None, kernel, 0) == b"oom\n"
     both = Bundle(streams=[*alone.streams, *kernel.streams], skipped=[], clock=Clock())
-    assert read(incident(root=object()), both, 0) == b"all\n"
-    assert read(incident(), both, 0) == b""
-    assert read(incident(raised(source=Source("log", 0, 0, 3))), both, 0) == b"all\n"
+    assert read(incident(root=object()), None, both, 0) == b"all\n"
+    assert read(incident(), None, both, 0) == b""
+    assert read(incident(raised(source=Source("log", 0, 0, 3))), None, both, 0) == b"all\n"

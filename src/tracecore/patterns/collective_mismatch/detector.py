@@ -234,7 +234,7 @@ class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        return self.groups
+        return sorted(self.groups, key=lambda fact: (fact.time, fact.uid))
 
     def suspects(self) -> Suspects:
         return Suspects.of(self.odd)

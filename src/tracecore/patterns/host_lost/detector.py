@@ -147,7 +147,9 @@ class HostLost(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         stops = Timeline(window.of(PlannedStop))
         episodes = self._episodes(window)
-        return [verdict for signs in episodes if (verdict := self._judge(window, signs, stops)) is not None]
+        found = [verdict for signs in episodes if (verdict := self._judge(window, signs, stops)) is not None]
+        away = bool(found) and self._taken_away(window)
+        return [verdict for verdict in found if not away or verdict.sign == "panic"]
 
     def _episodes(self, window: Window) -> Iterator[list[tuple[int, Fact]]]:
         """Signs that follow each other within the window, each with the time at which it was one."""
@@ -178,7 +180,9 @@ class HostLost(Pattern[Config]):
                 if place == len(ready) or ready[place].time >= state.time + self.config.silence:
                     yield state
 
-    def _judge(self, window: Window, episode: list[tuple[int, Fact]], stops: Timeline[PlannedStop]) -> Verdict | None:
+    def _judge(
+        self, window: Window, episode: list[tuple[int, Fact]], stops: Timeline[PlannedStop]
+    ) -> HostLostVerdict | None:
         facts = [fact for _, fact in episode]
         # Every kernel log begins with a boot: it matters where another sign is near.
         gone = any(not isinstance(fact, HostEvent) or fact.event == "panic" for fact in facts)
@@ -189,9 +193,7 @@ class HostLost(Pattern[Config]):
         begin = min(fact.time for fact in facts)
         if sign == "node_fail" and any(isinstance(fact, HostEvent) and fact.event == "prolog_failed" for fact in facts):
             return None  # the machine answers: Slurm takes a job off it that could not begin there
-        if sign != "panic" and (
-            stops.first(begin - self.config.planned, episode[-1][0]) is not None or self._taken_away(window)
-        ):
+        if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
             return None
         anchor = told[0][1]
         # One of each kind proves as much as all of them.

@@ -10,6 +10,7 @@ import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, odd_ones, sides_of
 from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import StackPrinted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,11 +214,14 @@ def culprits_of(
         # Called something else, here or before: nothing after that can match.
         return tuple([_different(odd) for odd in known.odd]), None
     found: dict[int, Culprit] = {}
-    # What stacks tell is in the cohort alone.
-    said = window.of(WatchdogReport) or [fact for fact in cohort.values() if isinstance(fact, WatchdogReport)]
-    for report in said:
-        for rank in report.missing:
-            found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
+    said = window.of(WatchdogReport)
+    if not said and window.of(StackPrinted):
+        # What stacks tell is in the cohort alone.
+        said = [fact for fact in cohort.values() if isinstance(fact, WatchdogReport)]
+    if said:
+        for report in said:
+            for rank in report.missing:
+                found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
     origin: tuple[str, int] | None = None
     progress = known.progress
     for rank in known.entered:
