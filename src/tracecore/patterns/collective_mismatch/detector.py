@@ -242,7 +242,7 @@ class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
     def fields(self) -> dict[str, Any]:
         fields = {
             "differs": "groups",
-            "odd_ranks": [fact.rank for fact in self.odd],
+            "odd_ranks": [fact.rank for fact in self.odd if fact.rank is not None],
             "gen_ai.training.job_id": self.groups[0].job,
         }
         return {"nccl.fr.pg_id": self.groups[0].pg, **filled(fields)}  # a group may have an empty name
