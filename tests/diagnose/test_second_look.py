@@ -35,7 +35,7 @@ COMPLAINTS = [
     "ERROR: LoadError: shard 4 cannot be read",
     "The replica worker 2 exited with a non-zero status of 1. It was run with verbose=False, debug=False",
     "n1: Test NCCL failure common.cu.cpp:775 'unhandled error (run with NCCL_DEBUG=INFO for details)'",
-    "[14:49:15] rpc/tcp_socket.cc:76: Failed bind on 10.1.0.4:34567 , error: Success",
+    "[14:49:15] rpc/tcp_socket.cc:76: Failed send on 10.1.0.4:34567 , error: Success",
     "Error when constructing operator: readers__Webdataset encountered:",
     '[/opt/dali/loader.h:223] Assert on "num_shards_ > shard_id_" failed',
     "run.pl: job failed, log is in exp/log/train.1.3.log",
