@@ -161,7 +161,7 @@ def _load() -> Formats:
     )
 
 
-FORMATS = _load()
+FORMATS: Formats = _load()
 
 
 def any_of(name: str) -> str:
