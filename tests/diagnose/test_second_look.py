@@ -35,10 +35,13 @@ COMPLAINTS = [
     "ERROR: LoadError: shard 4 cannot be read",
     "The replica worker 2 exited with a non-zero status of 1. It was run with verbose=False, debug=False",
     "n1: Test NCCL failure common.cu.cpp:775 'unhandled error (run with NCCL_DEBUG=INFO for details)'",
-    "[14:49:15] rpc/tcp_socket.cc:76: Failed bind on 10.1.0.4:34567 , error: Success",
+    "[14:49:15] rpc/tcp_socket.cc:76: Failed send on 10.1.0.4:34567 , error: Success",
     "Error when constructing operator: readers__Webdataset encountered:",
     '[/opt/dali/loader.h:223] Assert on "num_shards_ > shard_id_" failed',
     "run.pl: job failed, log is in exp/log/train.1.3.log",
+    "<FATAL> the map of shards is empty",
+    "The map of shards is empty, aborting.",
+    "ASSERTION_FAILED (train[5.5]:Process():egs.cc:301) (frames % factor == 0)",
     "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
 ]
 #: The stack of a Go program below its last words.
@@ -83,6 +86,7 @@ def test_a_log_that_ends_with_a_complaint_crashed(line: str, tmp_path: Path) -> 
     "text",
     [
         "/bin/bash: module: command not found\nPython 3.11.7\nGPUs: 8\n",
+        "salloc: Granted job allocation 71\nsalloc: error: Job allocation 71 has been revoked\n",
         "error: RPC failed; curl 56 recv error\nUsing local copy of the repository\nbuild ok\n",
         "rm: cannot remove 'tmp/x': No such file or directory\npython train.py --lr 1e-4\n",
         "10:00:00,123 ERROR [tracker] failed to log metric batch: HTTP 503\n10:00:10,123 epoch 3 done\n",
@@ -108,6 +112,13 @@ def test_a_stack_below_the_complaint_does_not_hide_it(tmp_path: Path) -> None:
     said = answer(tmp_path, train=f"{STEPS}panic: send on closed channel\n{STACK}")
     assert root(said) == "worker_crash"
     assert "panic: send on closed channel" in said.incidents[0].headline
+
+
+def test_a_native_stack_may_be_longer_than_the_lines_that_are_looked_at(tmp_path: Path) -> None:
+    frames = "".join(f"#{number}  0x00007f{number:04x} in pkg::frame{number} ()\n" for number in range(2 * LINES))
+    said = answer(tmp_path, train=f"{STEPS}pack.c:12: pack_rows: Assertion `n % 8 == 0' failed.\n{frames}")
+    assert root(said) == "worker_crash"
+    assert "pack_rows" in said.incidents[0].headline
 
 
 @pytest.mark.parametrize("line", COMPLAINTS)

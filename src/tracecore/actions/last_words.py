@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Lines at the end of a log in which the complaint is looked for, and characters of one.
 LINES: Final = 24
 LINE: Final = 4096
+#: Beginnings of a frame: indented, or numbered as debuggers do.
+_FRAME: Final = (b"  ", b"\t", *(b"#%d" % digit for digit in range(10)))
 #: Roles of statements that say what failed.
 _TELLING: Final = frozenset({"cause", "error", "crash", "talk"})
 #: Facts by which a process tells of its own failure; of the others patterns know what they mean.
@@ -80,12 +82,13 @@ def _went_on(last: bytes, after: bytes, rules: Rules) -> bool:
 
 
 def _last_lines(data: bytes) -> int:
-    """Return where the last lines begin."""
-    place = len(data.rstrip())
-    for _ in range(LINES):
-        place = data.rfind(b"\n", 0, place)
+    """Return where the last lines begin. Frames of a stack do not count: it may be longer than that."""
+    place, counted = len(data.rstrip()), 0
+    while counted < LINES:
+        end, place = place, data.rfind(b"\n", 0, place)
         if place < 0:
             return 0
+        counted += not data[place + 1 : end].startswith(_FRAME)
     return place + 1
 
 

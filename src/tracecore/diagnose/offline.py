@@ -134,7 +134,7 @@ def judge(
     patterns = catalogue() if patterns is None else patterns
     concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded):
-        said = second_look.last_words(bundle, facts)
+        said = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
         if second_look.is_worth_it(facts, said):
             more = sorted((*facts, *said), key=_order)
             again = _concluded(bundle, more, end, second_look.again(patterns))

@@ -1,8 +1,9 @@
 """A second look at a bundle in which no pattern found a cause.
 
 A log that has ended says more than the same lines of a live one: its last complaint was not overcome, gradients that
-are not finite stayed so, and a single rank whose watchdog gave up is all that was kept of a hang. Only an offline
-diagnosis knows that nothing follows, so only it looks so.
+are not finite stayed so, a single rank whose watchdog gave up is all that was kept of a hang, and a process that trains
+and of which the kernel says that it crashed is the one that wrote the log. Only an offline diagnosis knows that nothing
+follows, so only it looks so.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.last_words import complaint
+from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
-from tracecore.facts.process import LAST_WORDS, ExceptionRaised
+from tracecore.facts.process import LAST_WORDS, ExceptionRaised, FatalSignal
 from tracecore.facts.projection import project
 from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents.excerpt import end_of
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Settings of patterns that need less where nothing follows.
 SETTINGS: Final[dict[str, dict[str, int]]] = {"nccl_hang": {"min_ranks": 1}, "training_divergence": {"gradients": 2}}
+#: Of a process's fault that the kernel saw, the signal by which it ends.
+CRASHES: Final = {"segfault": "SIGSEGV", "gpf": "SIGSEGV", "invalid_opcode": "SIGILL"}
 #: Facts for which they matter.
 _MORE: Final = (WatchdogReport, NonFinite)
 #: Logs whose end is looked at, and bytes of each.
@@ -71,6 +75,29 @@ def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
     for stream in own:
         found += _complaint(stream, known.get(stream.path, []), bundle)
     return found
+
+
+def crashes(facts: Sequence[Fact]) -> list[Fact]:
+    """Return the last crash of a process that trains, as the kernel saw it, where no step or good end follows it."""
+    seen = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event in CRASHES and fact.training]
+    if not seen or any(isinstance(fact, RunFinished) for fact in facts):
+        return []
+    last = max(seen, key=lambda fact: (fact.end, fact.uid))
+    steps = [fact for fact in facts if isinstance(fact, Progress)]
+    if not steps or any(not fact.approximate and fact.end > last.end for fact in steps):
+        return []
+    return [
+        FatalSignal(
+            time=last.end,
+            source=last.source,
+            approximate=last.approximate,
+            job=last.job,
+            attempt=last.attempt,
+            node=last.node,
+            pid=last.pid,
+            signal=CRASHES[last.event],
+        )
+    ]
 
 
 def _complaint(stream: Stream, facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:

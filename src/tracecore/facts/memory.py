@@ -125,6 +125,7 @@ class MemoryKillReport(Fact, frozen=True, kw_only=True):
     Args:
         reporter: slurm, ray, kubernetes or stdout.
         pod_uid: uid of the pod it speaks of.
+        ranks: all that it names, where they are several.
     """
 
     kind: ClassVar[str] = "memory_kill_report"
@@ -136,6 +137,7 @@ class MemoryKillReport(Fact, frozen=True, kw_only=True):
     pid: int | None = None
     detail: str | None = None
     pod_uid: str | None = None
+    ranks: tuple[int, ...] = ()
 
     def describe(self) -> str:
         pid = f" of process {self.pid}" if self.pid is not None else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from tracecore.facts.coerce import flag, integer, name, natural, positive, text, word
 from tracecore.facts.host import HostEvent, SlurmState
@@ -12,6 +12,9 @@ from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.stop import PlannedStop
 from tracecore.signals.scheduler.slurm import hosts
+
+#: Tasks of one list that are believed.
+MOST_TASKS: Final = 256
 
 #: What Slurm's states say about who wanted the end.
 _STOPPED = {
@@ -70,7 +73,18 @@ def memory_kill_report(record: Stamped) -> MemoryKillReport | None:
         pid=positive(record.get("process.pid")),
         detail=record.body,
         pod_uid=name(record.get("k8s.pod.uid")),
+        ranks=_tasks(record.get("tracecore.host_oom.ranks")),
     )
+
+
+def _tasks(value: object) -> tuple[int, ...]:
+    """Ranks as srun lists its tasks: `1-3,7`."""
+    found: set[int] = set()
+    for part in value.split(",", MOST_TASKS)[:MOST_TASKS] if isinstance(value, str) else ():
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and max(len(first), len(last)) < 8:
+            found.update(range(int(first), min(int(last or first), int(first) + MOST_TASKS) + 1))
+    return tuple(sorted(found))
 
 
 def slurm_memory_kill(record: Stamped) -> MemoryKillReport | None:

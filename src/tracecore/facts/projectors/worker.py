@@ -49,7 +49,7 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
     whole = group in (None, 0, "0", GLOO) or desc == "default_pg"
     if "rank" not in fields and number is not None and whole:
         fields["rank"] = number
-    missing = _ranks(get("nccl.watchdog.missing_ranks"))
+    missing = _ranks(get("nccl.watchdog.missing_ranks")) or _gaps(_ranks(get("nccl.watchdog.ready_ranks")))
     # A rank that calls itself by another number than its own speaks of a smaller group: so are those it misses.
     numbered = number is not None and number != fields.get("rank", number) and group is None
     report = WatchdogReport(
@@ -89,6 +89,12 @@ def _ranks(value: object) -> tuple[int, ...]:
     listed = value.split(",", 256)[:256] if isinstance(value, str) else ()
     found = {int(rank) for part in listed if (rank := part.strip()).isdecimal() and len(rank) < 8}
     return tuple(sorted(found))
+
+
+def _gaps(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks below the highest of these that are not among them; () where most are missing."""
+    gaps = tuple(sorted(set(range(max(ranks, default=-1) + 1)).difference(ranks)))
+    return gaps if len(gaps) < len(ranks) else ()
 
 
 def nccl_error(record: Stamped) -> NcclError | None:

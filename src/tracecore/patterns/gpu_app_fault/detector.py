@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: CUDA errors that say nothing about what a kernel did.
 UNRELATED = frozenset(
-    {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "system_not_ready", "busy",
+    {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "busy",
      "cublas_alloc_failed", "memory_allocation", "out_of_memory", *HARDWARE}
 )  # fmt: skip
 #: Stands for every GPU of a node.

@@ -57,6 +57,7 @@ CUDA = {
     "device_link_failed": "that its links to its peers failed",
     "dma_failed": "an error of its DMA engine",
     "driver_unusable": "that its driver cannot be used",
+    "system_not_ready": "that the system is not ready for it: most often the fabric manager does not run",
 }
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",

@@ -141,6 +141,13 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
                 f"nvidia-smi --gpu-reset; systemctl start nvidia-fabricmanager`, or restart the machine) and look at "
                 f"`/var/log/fabricmanager.log`; if it comes back, send `nvidia-bug-report.sh` to the vendor."
             )
+        if isinstance(self.first, CudaError) and self.first.error == "system_not_ready":
+            return (
+                f"CUDA waits for a daemon of the driver on {node}: look at `systemctl status nvidia-fabricmanager` and "
+                f"`nvidia-smi -q | grep -A3 Fabric`. The fabric manager needs the very version of the driver; install "
+                f"that, `systemctl restart nvidia-fabricmanager`, and keep work off the node until then "
+                f"(`kubectl cordon {node}` or `scontrol update nodename={node} state=drain`)."
+            )
         action = action_of(self.worst)
         show, reset, test, words = (command.replace("{gpu}", gpu) for command in TOOLS[self.vendor])
         look = f"Look at `{show}` and `dmesg -T | grep -i -E '{words}'` on {node}. "

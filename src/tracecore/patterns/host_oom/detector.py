@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+import msgspec
+
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
 from tracecore.facts.memory import MemoryKillReport, OomKill
@@ -13,7 +15,7 @@ from tracecore.facts.process import LoaderError
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 from tracecore.patterns.timeline import in_order
 
@@ -116,6 +118,11 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
             "" if self._kernel("constraint") == "none" else " A retry helps only with a higher limit or less memory."
         )
         return f"{workers}{where}.{limited} Then restart the job from its last checkpoint."
+
+    def suspects(self) -> Suspects:
+        told = Suspects.of(self.evidence())
+        several = {rank for report in self.reports if isinstance(report, MemoryKillReport) for rank in report.ranks}
+        return msgspec.structs.replace(told, ranks=tuple(sorted({*told.ranks, *several}))) if several else told
 
     def evidence(self) -> Sequence[Fact]:
         return sorted((*self.kills, *self.reports, *self.loaders), key=order)

@@ -25,7 +25,8 @@ ROWS = {
 }
 #: How readers recognise the beginning of what they read: (the text, all that was read) → whether it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
-    "nvidia_table": lambda start, head: smi.TABLE.search(head[:1024]) is not None,
+    # Jobs print the table before they train.
+    "nvidia_table": lambda start, head: smi.is_table(head) and FORMATS.expressions["work"].search(head) is None,
     "nvidia_rows": smi.begins_with_rows,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
@@ -160,7 +161,7 @@ def _load() -> Formats:
     )
 
 
-FORMATS = _load()
+FORMATS: Formats = _load()
 
 
 def any_of(name: str) -> str:

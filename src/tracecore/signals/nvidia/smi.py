@@ -252,6 +252,14 @@ _ROW = re2.compile(
 TABLE = re2.compile(rb"(?m)^\| NVIDIA-SMI \S+ +(?:KMD Version: \S+ +)?Driver Version: ")
 
 
+def is_table(head: bytes) -> bool:
+    """Return whether most of a file is the table; a program's log may begin with it."""
+    if TABLE.search(head[:1024]) is None:
+        return False
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    return 2 * sum(line.startswith((b"|", b"+")) for line in lines) > len(lines)
+
+
 def read_table(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
     """The table of `nvidia-smi`: uncorrected memory errors of each GPU, and whether it can be read at all."""
     data = whole.content(stream, MAX_BYTES)
