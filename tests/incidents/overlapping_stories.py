@@ -32,12 +32,13 @@ from tracecore.facts.catalog import TIME_FIELDS
 from tracecore.facts.fact import Fact, order
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.incidents.arbitration import EPISODE, HISTORY, WENT_ON
+from tracecore.incidents.arbitration import EPISODE, HISTORY
 from tracecore.incidents.conclusion import Conclusion, conclude
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.drawings import progress_charts, read_rows, timeline_picture
 from tracecore.incidents.live import LiveIncidents
 from tracecore.incidents.page import page
+from tracecore.incidents.set_aside import WENT_ON
 from tracecore.incidents.text import report
 from tracecore.incidents.timeline import timeline
 from tracecore.patterns import PATTERNS, catalogue

@@ -16,11 +16,13 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExitStatus, FatalSignal
 from tracecore.facts.training import Progress
 from tracecore.incidents import arbitration as parts
-from tracecore.incidents.arbitration import EPISODE, HISTORY, WENT_ON
+from tracecore.incidents import set_aside
+from tracecore.incidents.arbitration import EPISODE, HISTORY
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Edge, Incident
 from tracecore.incidents.rule_conditions import SLACK
 from tracecore.incidents.run import JobAttempt, JobRun
+from tracecore.incidents.set_aside import WENT_ON
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
 
@@ -131,7 +133,7 @@ def test_a_verdict_is_of_the_last_attempt_that_its_lines_name() -> None:
 def test_some_verdicts_are_worth_an_incident_of_a_run_that_ended_well(
     name: str, given: dict[str, Any] | None, stands: bool
 ) -> None:
-    assert parts._stands(touch(name=name), None if given is None else attempt(**given)) == stands
+    assert set_aside.stands(touch(name=name), None if given is None else attempt(**given)) == stands
 
 
 @pytest.mark.parametrize(
@@ -143,14 +145,14 @@ def test_some_verdicts_are_worth_an_incident_of_a_run_that_ended_well(
 )  # fmt: skip
 def test_a_stop_was_resumed_where_steps_follow_in_all_its_files(steps: list[Progress], resumed: bool) -> None:
     stop = touch(seen(1, path="a.log"), seen(1, path="c.log"), name="planned_stop")
-    assert parts._resumed(stop, attempt(last_steps=dict(enumerate(steps)))) == resumed
+    assert set_aside._resumed(stop, attempt(last_steps=dict(enumerate(steps)))) == resumed
 
 
 def test_a_step_that_begins_where_the_stop_ends_does_not_follow_it() -> None:
     stop = touch(Seen(time=T0, source=Source("a.log", 100, 1, 50)))
     for offset, resumed in ((150, False), (151, True)):
         after = Progress(time=T0, source=Source("a.log", offset), step=1)
-        assert parts._resumed(stop, attempt(last_steps={0: after})) == resumed
+        assert set_aside._resumed(stop, attempt(last_steps={0: after})) == resumed
 
 
 LATE = T0 + 10 * SECOND + WENT_ON
@@ -172,7 +174,7 @@ def test_memory_that_ran_out_long_before_the_last_step_did_so_for_others(
 ) -> None:
     facts = changes.pop("facts", [seen(10)])
     oom = touch(*facts, **{"name": "host_oom"} | changes)
-    assert parts._is_anothers(oom, None if given is None else attempt(**given)) == anothers
+    assert set_aside.is_anothers(oom, None if given is None else attempt(**given)) == anothers
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_a_port_that_failed_long_before_the_last_step_was_not_needed(
 ) -> None:
     facts, own = changes.get("facts", [seen(10)]), changes.get("fields", {"port_errors": 1})
     flap = touch(*facts, name=changes.get("name", "ib_link_flap"), **own)
-    assert parts._recovered(flap, None if given is None else attempt(**given)) == recovered
+    assert set_aside.recovered(flap, None if given is None else attempt(**given)) == recovered
 
 
 def out_of_memory(at: float, path: str = "w.log", **fields: Any) -> CudaOom:
@@ -215,7 +217,7 @@ def out_of_memory(at: float, path: str = "w.log", **fields: Any) -> CudaOom:
 def test_a_process_that_makes_steps_long_after_it_had_no_memory_went_on(
     failed: CudaOom, given: dict[str, Any] | None, recovered: bool
 ) -> None:
-    assert parts._recovered(touch(failed, name="cuda_oom"), None if given is None else attempt(**given)) == recovered
+    assert set_aside.recovered(touch(failed, name="cuda_oom"), None if given is None else attempt(**given)) == recovered
 
 
 def told(at: float, reporter: str | None = "ray", line: int = 5, **fields: Any) -> WatchdogReport:
@@ -240,7 +242,7 @@ def told(at: float, reporter: str | None = "ray", line: int = 5, **fields: Any) 
 )  # fmt: skip
 def test_a_hang_that_a_step_followed_was_only_slow(facts: list[Fact], given: dict[str, Any] | None, slow: bool) -> None:
     hang = touch(*facts, name="nccl_hang")
-    assert parts._was_slow(hang, None if given is None else attempt(**given)) == slow
+    assert set_aside.was_slow(hang, None if given is None else attempt(**given)) == slow
 
 
 def dead(kind: type[Fact] = ExitStatus, **fields: Any) -> Any:
@@ -275,7 +277,7 @@ def test_a_kill_for_memory_is_unrelated_where_nothing_ties_it_to_the_job(
     kill: list[Fact], others: list[Footprint], given: dict[str, Any] | None, unrelated: bool
 ) -> None:
     oom = touch(*kill, name="host_oom", ranks=tuple(f.rank for f in kill if f.rank is not None))
-    found = parts._is_unrelated_kill(oom, [oom, *others], None if given is None else attempt(**given))
+    found = set_aside.is_unrelated_kill(oom, [oom, *others], None if given is None else attempt(**given))
     assert found == unrelated
 
 
@@ -450,5 +452,5 @@ def test_a_node_that_a_list_shows_need_not_be_the_jobs(
     lost: tuple[Fact, ...], others: list[Footprint], given: dict[str, Any], listed: bool
 ) -> None:
     one = touch(*lost, name="host_lost")
-    assert parts._is_only_listed(one, [one, *others], attempt(**given)) is listed
-    assert not parts._is_only_listed(touch(*lost, name="gpu_fault"), others, attempt(**given))
+    assert set_aside.is_only_listed(one, [one, *others], attempt(**given)) is listed
+    assert not set_aside.is_only_listed(touch(*lost, name="gpu_fault"), others, attempt(**given))

@@ -15,7 +15,7 @@ from tracecore.facts.gpu import ThrottleSample
 from tracecore.facts.projection import project
 from tracecore.patterns.contract import Verdict
 from tracecore.patterns.thermal_throttle.detector import ThermalThrottle
-from tracecore.signals.nvidia import smi
+from tracecore.signals.nvidia import smi_csv
 from tracecore.signals.stream import Clock, Counters, Stream
 
 RECORDED = Path(__file__).parents[2] / "examples" / "telemetry" / "power_cap_not_thermal.csv"
@@ -28,7 +28,7 @@ HEADER = (
 def facts_of(text: bytes) -> list[Fact]:
     stream = Stream(path="smi.csv", format="nvidia_csv", layer="metrics", open=lambda: io.BytesIO(text))
     facts: list[Fact] = []
-    for point in smi.read_csv(stream, Clock(), Counters()):
+    for point in smi_csv.read_csv(stream, Clock(), Counters()):
         series = f"{point.source.uid}#{point.name}/{point.labels.get('hw.gpu.throttle.reason')}"
         facts += project(
             {

@@ -11,29 +11,22 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import re2
 
 from tracecore.facts import collective
-from tracecore.facts.gpu import GpuCondition
-from tracecore.facts.kubernetes import SLURM_DOWN, MountEvent, NodeReadiness
-from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport
-from tracecore.facts.nccl import WatchdogReport
-from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.incidents import precedence, rule_conditions
+from tracecore.incidents import precedence, rule_conditions, set_aside
 from tracecore.incidents.building import incident_of
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
-from tracecore.incidents.pattern_groups import CONDITIONS, ORDER, STANDS_ALONE
+from tracecore.incidents.pattern_groups import CONDITIONS, ORDER
 from tracecore.patterns.contract import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.engine.emission import Emission
-    from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt, JobRun
 
 SECOND: Final = 1_000_000_000
@@ -42,18 +35,12 @@ EPISODE: Final = 600 * SECOND
 
 #: Beside a cause of slowness, a stall counts from so many seconds on.
 STALLED_S: Final = 300
-#: A rank that makes a step so long after a death is not the one that died.
-WENT_ON: Final = 60 * SECOND
 #: Ignore verdicts that ended this long before the run began. Two clocks that print no time zone differ by less.
 HISTORY: Final = 24 * 3600 * SECOND
 
 #: Verdicts of one attempt that are weighed against each other, the earliest causes first.
 WEIGHED: Final = 1_000
 
-#: What tells the pods of one job apart.
-_NUMBER: Final = re2.compile(r"-\d+$")
-#: Names in a sentence.
-_WORDS: Final = re2.compile(r"[\w.-]+")
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
@@ -173,19 +160,19 @@ def _attempt(
 ) -> list[Incident]:
     """The incidents of one attempt, what ended it first."""
     state = attempt.state if attempt is not None else "unknown"
-    elsewhere = [t for t in touches if attempt is not None and _is_elsewhere(t, attempt)]
+    elsewhere = [t for t in touches if attempt is not None and set_aside.is_elsewhere(t, attempt)]
     touches = _without(touches, elsewhere)
     notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
-    others = [t for t in touches if attempt is not None and _is_another_pods(t, touches, attempt)]
+    others = [t for t in touches if attempt is not None and set_aside.is_another_pods(t, touches, attempt)]
     touches = _without(touches, others)
     notes += [f"Of a pod that is not known to be the job's: {t.verdict.headline()}" for t in others]
-    taken = [t for t in touches if attempt is not None and _is_anothers_stop(t, attempt)]
+    taken = [t for t in touches if attempt is not None and set_aside.is_anothers_stop(t, attempt)]
     touches = _without(touches, taken)
     notes += [f"Nothing ties it to the job: {t.evidence[0].describe()}" for t in taken]
-    listed = [t for t in touches if attempt is not None and _is_only_listed(t, touches, attempt)]
+    listed = [t for t in touches if attempt is not None and set_aside.is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
-    conditions = [t for t in touches if _is_only_a_condition(t, touches, attempt)]
+    conditions = [t for t in touches if set_aside.is_only_a_condition(t, touches, attempt)]
     tied = "and nothing ties it to the job" if len(conditions) == len(touches) else "and nothing ties it to the failure"
     touches = _without(touches, conditions)
     notes += [f"A condition of a GPU, {tied}: {t.verdict.headline()}" for t in conditions]
@@ -194,17 +181,17 @@ def _attempt(
         survived = [
             t
             for t in touches
-            if not _stands(t, attempt)
+            if not set_aside.stands(t, attempt)
             and (
                 ended
-                or _is_anothers(t, attempt)
-                or _recovered(t, attempt)
-                or _caught(t, attempt, run)
-                or _was_slow(t, attempt)
+                or set_aside.is_anothers(t, attempt)
+                or set_aside.recovered(t, attempt)
+                or set_aside.caught(t, attempt, run)
+                or set_aside.was_slow(t, attempt)
             )
         ]
         touches = _without(touches, survived)
-        unrelated = [t for t in touches if t.name == "host_oom" and _is_unrelated_kill(t, touches, attempt)]
+        unrelated = [t for t in touches if t.name == "host_oom" and set_aside.is_unrelated_kill(t, touches, attempt)]
         touches = _without(touches, unrelated)
         notes += [f"Also, and nothing ties it to a rank: {t.verdict.headline()}" for t in unrelated]
         how = "the run finished" if ended else "the run went on"
@@ -294,175 +281,6 @@ def _without(touches: Sequence[Footprint], gone: Sequence[Footprint]) -> list[Fo
 
 def _index(incidents: list[Incident], primary: Footprint) -> int:
     return next(n for n, incident in enumerate(incidents) if incident.root is primary.emission)
-
-
-def _stands(t: Footprint, attempt: JobAttempt | None) -> bool:
-    """Whether a verdict is worth an incident although the run ended well."""
-    if t.name == "planned_stop":
-        # A rank that was asked to stop and saved its work exits with 0, too. One that says it is complete was not cut.
-        return attempt is None or not (attempt.finished or attempt.completed or _resumed(t, attempt))
-    return t.name in STANDS_ALONE
-
-
-def _resumed(t: Footprint, attempt: JobAttempt) -> bool:
-    """Whether steps follow the stop further down in the same files: the job was started again and appended to them."""
-    steps = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
-    stops = {path: end for path, _, end in t.places if path in steps}
-    return bool(stops) and all(steps[path] > end for path, end in stops.items())
-
-
-def _is_anothers(t: Footprint, attempt: JobAttempt | None) -> bool:
-    """Whether memory ran out for a process that is not known to be one of the run's, which made steps long after."""
-    if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
-        return False
-    return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
-
-
-def _is_elsewhere(t: Footprint, attempt: JobAttempt) -> bool:
-    """Whether it happened on machines that are none of the job's, which a scheduler lists."""
-    if not attempt.nodes or not t.nodes or any(fact.layer == "stdout" for fact in t.evidence):
-        return False
-    return {node.partition(".")[0] for node in t.nodes}.isdisjoint(node.partition(".")[0] for node in attempt.nodes)
-
-
-def _is_another_pods(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
-    """Whether a pod whose lines were not read could not mount something, while the job made steps and then failed.
-
-    A pod that waits for its volumes has not begun: it is none of those that made the steps. One that is named like
-    them may be waited for, which makes no loss diverge.
-    """
-    if t.name != "storage_failure" or not all(isinstance(fact, MountEvent) for fact in t.evidence):
-        return False
-    running = attempt.pods | attempt.places.keys()
-    if not attempt.progress or not t.pods.isdisjoint(running):
-        return False
-    alike = {_NUMBER.sub("", pod) for pod in t.pods} & {_NUMBER.sub("", pod) for pod in running}
-    if alike and not any(o.name == "training_divergence" for o in touches):
-        return False
-    return any(o.verdict.role == "cause" and any(fact.layer == "stdout" for fact in o.evidence) for o in touches)
-
-
-def _is_anothers_stop(t: Footprint, attempt: JobAttempt) -> bool:
-    """Whether an autoscaler or a cloud takes a machine away, and nothing says that the job was on it."""
-    if t.name != "planned_stop" or t.pods or not all(map(_is_of_machine, t.evidence)):
-        return False
-    mine = {name.partition(".")[0] for name in (*attempt.nodes, *attempt.hosts, *attempt.places)}
-    if any(fact.node is not None and fact.node.partition(".")[0] in mine for fact in t.evidence):
-        return False
-    words = set(_WORDS.findall(" ".join(fact.detail or "" for fact in t.evidence if isinstance(fact, PlannedStop))))
-    return words.isdisjoint(pod.rpartition("/")[2] for pod in attempt.pods)
-
-
-def _is_of_machine(fact: Fact) -> bool:
-    """Whether somebody who looks after machines, and not after this job, says that one of them goes away."""
-    if not isinstance(fact, PlannedStop):
-        return False
-    return fact.requester == "autoscaler" or (fact.requester == "cloud" and fact.node is not None)
-
-
-def _is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt) -> bool:
-    """Whether a list of a cluster's nodes shows one that does not answer, which need not be one of the job's.
-
-    It may be why a job failed for which there is no other cause.
-    """
-    if t.name != "host_lost" or not all(map(_is_row, t.evidence)) or any(node in attempt.places for node in t.nodes):
-        return False
-    if attempt.nodes:
-        return False  # one of the job's, or it was left out before
-    others = [o for o in touches if o.name not in ("host_lost", *CONDITIONS)]
-    return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
-
-
-def _is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
-    """Whether a table shows that a GPU is gone or to be replaced, and nothing that went wrong may follow from it.
-
-    Since when that holds nobody knows, nor whether the job used this GPU: beside a run that made steps and did not
-    fail it is trouble of the machine, and beside another failure, too. Of a GPU that is gone a hang may follow, and a
-    crash on a GPU.
-    """
-    if not _is_shown(t):
-        return False
-    well = attempt is not None and attempt.progress and attempt.state in ("finished", "unknown") and not attempt.stalls
-    if well and all(map(_is_shown, touches)):
-        return True
-    gone = any(isinstance(fact, GpuCondition) and fact.condition == "lost" for fact in t.evidence)
-    others = [o for o in touches if not _is_shown(o) and o.gpus.isdisjoint(t.gpus)]
-    if gone:
-        others = [o for o in others if o.verdict.role == "cause" and not rule_conditions.same_death(t, o)]
-    return bool(others)
-
-
-def _is_shown(t: Footprint) -> bool:
-    return all(isinstance(fact, GpuCondition) for fact in t.evidence)
-
-
-def _is_row(fact: Fact) -> bool:
-    """Whether this is the state of a node when somebody looked, whenever it began."""
-    return isinstance(fact, NodeReadiness) and fact.approximate and fact.reason in (None, SLURM_DOWN)
-
-
-def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
-    """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
-
-    The job's own processes would be told of: by rank, by process id, by their pod, or by a death of SIGKILL. Where
-    nothing else explains the failure, the kill stays the best explanation there is.
-    """
-    others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *CONDITIONS)]
-    if not others or attempt is None:
-        return False
-    if t.ranks or any(fact.job for fact in t.evidence) or not all(map(_is_of_node, t.evidence)):
-        return False
-    if any(t.pids & o.pids for o in others) or any(pod in attempt.places for pod in t.pods):
-        return False
-    deaths = [*attempt.ended.values(), *attempt.bad]
-    killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)
-    return not killed and not any(rule_conditions.died_of(o) == "SIGKILL" for o in others)
-
-
-def _is_of_node(fact: Fact) -> bool:
-    """Whether a kernel says it, or a cluster in its words, and not the job's own."""
-    report = isinstance(fact, MemoryKillReport) and fact.reporter == "kubernetes" and fact.pod is None
-    return fact.layer == "kernel" or report
-
-
-def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
-    """Whether steps were made long after something that a run can overcome.
-
-    A port is said to have failed, and NCCL went on over it, or over another. A process was out of GPU memory, and went
-    on with a smaller batch.
-    """
-    if attempt is None or not (t.timed and attempt.timed):
-        return False
-    if t.name == "ib_link_flap" and "port_errors" in t.fields:
-        return attempt.progress > t.first + WENT_ON
-    if t.name != "cuda_oom":
-        return False
-    failed = [fact for fact in t.evidence if isinstance(fact, CudaOom | CudaOomUnmeasured)]
-    last = [(fact, attempt.last_steps.get(-1 if fact.rank is None else fact.rank)) for fact in failed]
-    return bool(last) and all(
-        step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
-        for fact, step in last
-    )
-
-
-def _caught(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:
-    """Whether a process could get no more host memory and caught that, or a program that it tried, as later steps in
-    the same log tell where there are no times."""
-    if t.name != "host_oom" or attempt is None or not attempt.progress or (t.timed and attempt.timed):
-        return False
-    told = all(isinstance(fact, MemoryKillReport) and fact.reporter == "stdout" for fact in t.evidence)
-    return told and not any(fact in run.trouble for fact in t.evidence)
-
-
-def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:
-    """Whether a hang that one process told of, before it had to give up, was followed by a step."""
-    told = [fact for fact in t.evidence if isinstance(fact, WatchdogReport) and fact.reporter is not None]
-    if attempt is None or not told or len(told) < len(t.evidence):
-        return False
-    if t.timed and attempt.timed and attempt.progress > t.last:
-        return True
-    last = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
-    return any(last.get(fact.source.path, -1) > fact.source.offset for fact in told)
 
 
 def _edges(touches: Sequence[Footprint]) -> list[Edge]:

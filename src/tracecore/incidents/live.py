@@ -25,10 +25,11 @@ from tracecore.facts.host import Heartbeat
 from tracecore.facts.xid_catalog import entry
 from tracecore.incidents import node_trouble, pattern_groups
 from tracecore.incidents import run as runs
-from tracecore.incidents.arbitration import WENT_ON, arbitrate
+from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.jobs import WRITTEN_BY_JOBS, JobState, JobTable, LiveLimits
 from tracecore.incidents.lifecycle import SECOND, Life, Memory, Update, recalled
+from tracecore.incidents.set_aside import WENT_ON
 from tracecore.signals.record import LAYERS
 
 __all__ = ["LiveIncidents", "LiveLimits", "Memory", "Update"]

@@ -10,7 +10,7 @@ import pytest
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.reading import points
 from tracecore.signals.metrics.point import Point
-from tracecore.signals.nvidia import smi
+from tracecore.signals.nvidia import smi, smi_csv
 from tracecore.signals.stamps import parse
 from tracecore.signals.stream import Clock, Counters, Stream
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_still_written_and_restarted(make: Make) -> None:
     row = "2026/11/15 01:36:10.445, 1, GPU-x, 61, 97 %, 1024 MiB, 2\n"
     counters = Counters()
     found = list(
-        smi.read_csv(make(header + row + header + row + "2026/11/15 01:36:1", "nvidia_csv"), Clock(), counters)
+        smi_csv.read_csv(make(header + row + header + row + "2026/11/15 01:36:1", "nvidia_csv"), Clock(), counters)
     )
     assert [(p.name, p.value) for p in found[:4]] == [
         ("hw.gpu.temperature", 61.0),
@@ -93,7 +93,7 @@ def test_units_may_be_in_the_header_only(make: Make) -> None:
         "index, pci.bus_id, memory.total [MiB], clocks_throttle_reasons.active\n"
         "0, 00000000:3B:00.0, 81920, 0x0000000000000044\n"
     )
-    found = list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    found = list(smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
     assert found[0].value == 81920 << 20
     assert found[0].labels["gpu.id"] == "0000:3b:00.0"
     active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}
@@ -115,8 +115,8 @@ ROWS = "0, NVIDIA H200, 00000000:3B:00.0, 61, 100 %\n1, NVIDIA H200, 00000000:4B
 )
 def test_rows_without_a_header(make: Make, cells: tuple[str, str], told: str | None) -> None:
     text = ROWS.format(*cells)
-    assert smi.begins_with_rows(text.encode(), text.encode())
-    found = [p for p in smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()) if p.value]
+    assert smi_csv.begins_with_rows(text.encode(), text.encode())
+    found = [p for p in smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters()) if p.value]
     assert [p.name for p in found] == ([told] if told else [])
     assert all(p.labels["hw.gpu.index"] == "1" and p.labels["gpu.id"] == "0000:4b:00.0" for p in found)
 
@@ -124,8 +124,8 @@ def test_rows_without_a_header(make: Make, cells: tuple[str, str], told: str | N
 def test_the_command_says_what_the_columns_are(make: Make) -> None:
     command = "$ nvidia-smi --query-gpu=index,temperature.gpu,memory.used --format=csv,noheader,nounits\n"
     text = command + "0, 61, 1024\n1, 93, 2048\n"
-    assert smi.begins_with_rows(b"0, 61, 1024\n1, 93, 2048\n", text.encode())
-    found = list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    assert smi_csv.begins_with_rows(b"0, 61, 1024\n1, 93, 2048\n", text.encode())
+    found = list(smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
     assert [(p.name, p.labels["hw.gpu.index"], p.value) for p in found] == [
         ("hw.gpu.temperature", "0", 61.0),
         ("hw.gpu.memory.used", "0", float(1 << 30)),
@@ -144,12 +144,12 @@ def test_the_command_says_what_the_columns_are(make: Make) -> None:
     ],
 )
 def test_other_rows_are_not_of_gpus(text: str) -> None:
-    assert not smi.begins_with_rows(text.encode(), text.encode())
+    assert not smi_csv.begins_with_rows(text.encode(), text.encode())
 
 
 def test_not_available_is_not_zero(make: Make) -> None:
     text = "index, pci.bus_id, temperature.gpu, power.draw [W]\n0, 00000000:3B:00.0, [N/A], [Unknown Error]\n"
-    assert list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters())) == []
+    assert list(smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters())) == []
 
 
 @pytest.mark.parametrize(

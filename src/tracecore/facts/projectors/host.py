@@ -159,7 +159,7 @@ def _slurm_node(record: Stamped) -> tuple[str, str]:
 
 
 def started_node_lost(record: Stamped) -> NodeReadiness | None:
-    """Whoever started processes there says that the node is gone: Ray's head, mpirun, Flux."""
+    """Return that a node is gone, as the one says who started processes there: Ray's head, mpirun, Flux."""
     if flag(record.get("tracecore.node.lost")) is not True:
         return None
     fields = record.identity()

@@ -12,7 +12,7 @@ import re2
 
 from tracecore.signals.kernel import ibstat
 from tracecore.signals.kubernetes import printed
-from tracecore.signals.nvidia import lspci, smi
+from tracecore.signals.nvidia import lspci, smi, smi_csv
 from tracecore.signals.scheduler import slurm
 
 #: Rows of kubectl without a header, as their reader knows them.
@@ -27,7 +27,7 @@ ROWS = {
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     # Jobs print the table before they train.
     "nvidia_table": lambda start, head: smi.is_table(head) and FORMATS.expressions["work"].search(head) is None,
-    "nvidia_rows": smi.begins_with_rows,
+    "nvidia_rows": smi_csv.begins_with_rows,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,

@@ -17,7 +17,7 @@ from tracecore.signals.logs import reader as logs
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.metrics import prometheus
 from tracecore.signals.metrics.point import Point
-from tracecore.signals.nvidia import lspci, smi
+from tracecore.signals.nvidia import lspci, smi, smi_csv
 from tracecore.signals.record import LogSignal
 from tracecore.signals.scheduler import exit_codes, slurm
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -60,7 +60,7 @@ WHOLE: dict[str, WholeReader] = {
 POINTS: dict[str, PointReader] = {
     "prometheus": prometheus.read,
     "nvidia_smi": smi.read_query,
-    "nvidia_csv": smi.read_csv,
+    "nvidia_csv": smi_csv.read_csv,
     "nvidia_dmon": smi.read_dmon,
     "nvidia_nvlink": smi.read_nvlink,
     "nvidia_table": smi.read_table,

@@ -1,5 +1,6 @@
-"""`nvidia-smi`, `nvidia-smi -q`, `nvidia-smi dmon` and `nvidia-smi --query-gpu=… --format=csv` as metric points with
-`hw.*` names.
+"""`nvidia-smi`, `nvidia-smi -q` and `nvidia-smi dmon` as metric points with `hw.*` names.
+
+`smi_csv` reads tables of `nvidia-smi --query-gpu=…` with the same names.
 
 | name | unit | labels beside `gpu.id`, `hw.gpu.index`, `gpu.uuid` |
 |---|---|---|
@@ -25,7 +26,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 
 import re2
@@ -42,7 +42,7 @@ _NUMBER = re2.compile(r"^(-?\d+(?:\.\d+)?)\s*([A-Za-z%/]*)")
 _FIELD = re2.compile(rb"^( *)([^:\n]+?) *: ?(.*)$")
 _SCALE = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "%": 0.01, "us": 1e-6, "ms": 1e-3}
 
-_REASONS = {
+REASONS = {
     "sw power cap": "power",
     "sw power capping": "power",
     "hw slowdown": "slowdown_hardware",
@@ -56,11 +56,6 @@ _REASONS = {
     "sync boost": "sync_boost",
     "applications clocks setting": "applications_clocks",
 }
-_BITS = {
-    0x1: "idle", 0x2: "applications_clocks", 0x4: "power", 0x8: "slowdown_hardware", 0x10: "sync_boost",
-    0x20: "thermal_software", 0x40: "thermal_hardware", 0x80: "power_brake",
-}  # fmt: skip
-
 # Section path, lower case, below the GPU → name. A section may have had other names in other versions of the driver.
 _QUERY = {
     "temperature/gpu current temp": "hw.gpu.temperature",
@@ -83,46 +78,6 @@ _QUERY = {
     "pci/gpu link info/link width/max": "hw.gpu.pcie.link.width.max",
     "pci/replays since reset": "hw.gpu.pcie.replays",
 }
-_CSV = {
-    "temperature.gpu": "hw.gpu.temperature",
-    "temperature.memory": "hw.gpu.memory.temperature",
-    "clocks.current.sm": "hw.gpu.clock.sm",
-    "clocks.sm": "hw.gpu.clock.sm",
-    "clocks.max.sm": "hw.gpu.clock.sm.max",
-    "clocks.current.memory": "hw.gpu.clock.memory",
-    "clocks.mem": "hw.gpu.clock.memory",
-    "power.draw": "hw.gpu.power",
-    "power.draw.instant": "hw.gpu.power",
-    "power.limit": "hw.gpu.power.limit",
-    "enforced.power.limit": "hw.gpu.power.limit",
-    "memory.total": "hw.gpu.memory.total",
-    "memory.used": "hw.gpu.memory.used",
-    "memory.free": "hw.gpu.memory.free",
-    "utilization.gpu": "hw.gpu.utilization",
-    "pcie.link.gen.current": "hw.gpu.pcie.link.generation",
-    "pcie.link.gen.gpucurrent": "hw.gpu.pcie.link.generation",
-    "pcie.link.gen.max": "hw.gpu.pcie.link.generation.max",
-    "pcie.link.width.current": "hw.gpu.pcie.link.width",
-    "pcie.link.width.max": "hw.gpu.pcie.link.width.max",
-}
-#: Other names of columns that tables have which a script wrote.
-_CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index")
-_CSV_HOST = ("hostname", "host", "node", "nodename")
-_CSV_TIME = ("timestamp", "time", "datetime", "ts")
-#: Cells of a GPU that is off the bus, and of one that does not answer as it should.
-_LOST = frozenset({"[gpu is lost]", "gpu is lost"})
-_BROKEN = frozenset({"err!", "[gpu requires reset]"})
-#: Of such cells one alone may be a reading that this kind of GPU does not have.
-_UNKNOWN = frozenset({"[unknown error]", "unknown error"})
-#: Cells that show a row to be about a GPU, where no header says so.
-_MODEL = re2.compile(r"^(?:NVIDIA|Tesla|Quadro|GeForce) [A-Z0-9][\w ./()-]{1,48}$")
-_UUID = re2.compile(r"^GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
-_FULL_BUS = re2.compile(r"^[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]$")
-#: One of these is in such a row: a bundle may have 100,000 files, and looking for them costs less.
-_SIGNS = (b"NVIDIA ", b"GPU-", b"Tesla ", b"Quadro ", b"GeForce ", b":00.0")
-#: The options that say which columns a table without a header has, and whether its numbers have units.
-_ASKED = re2.compile(r"--query-gpu[= ][\"']?([a-z][\w.]*(?:,[a-z][\w.]*)*)")
-_UNITS = {"memory": "MiB", "utilization": "%"}
 #: Columns of `nvidia-smi dmon`, with what their numbers are multiplied by.
 _DMON: dict[str, tuple[str, dict[str, str], float]] = {
     "pwr": ("hw.gpu.power", {}, 1),
@@ -163,7 +118,7 @@ def read_query(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poi
     """`nvidia-smi -q`, also several one after another in one file."""
     data = whole.content(stream, MAX_BYTES)
     counters.bytes_read += len(data)
-    base = _host(stream)
+    base = host_of(stream)
     when, inferred = clock.latest, True
     gpu: dict[str, str] = {}
     path: list[tuple[int, str]] = []
@@ -235,7 +190,7 @@ def read_nvlink(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Po
         here, offset = offset, offset + len(raw) + 1
         if match := _NVLINK_GPU.match(raw):
             index = int(match.group(1))
-            labels = {**_host(stream), "hw.gpu.index": str(index), "gpu.uuid": match.group(2).decode()}
+            labels = {**host_of(stream), "hw.gpu.index": str(index), "gpu.uuid": match.group(2).decode()}
             gpus[index] = (labels, [], Source(stream.path, here, line, len(raw)))
         elif index in gpus and (match := _NVLINK.match(raw)):
             gpus[index][1].append(b"inactive" not in match.group(2))
@@ -272,7 +227,7 @@ def read_table(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poi
         here, offset = offset, offset + len(raw) + 1
         if match := _ROW.match(raw):
             index, bus, ecc = (group.decode() for group in match.groups())
-            labels = {**_host(stream), "hw.gpu.index": index, "gpu.id": bus_id(bus) or ""}
+            labels = {**host_of(stream), "hw.gpu.index": index, "gpu.id": bus_id(bus) or ""}
             source = Source(stream.path, here, line, len(raw))
             errors = float(ecc) if ecc.isdigit() else 0.0
             counters.records += 1
@@ -293,10 +248,10 @@ def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], f
     section, _, last = full.partition("/")
     leaf = full.rsplit("/", 1)[-1]
     if section in ("clocks event reasons", "clocks throttle reasons") and last:
-        if (reason := _REASONS.get(leaf)) and value in ("Active", "Not Active"):
+        if (reason := REASONS.get(leaf)) and value in ("Active", "Not Active"):
             yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason}, float(value == "Active")
     elif section in ("clocks event reasons counters", "clocks throttle reasons counters"):
-        if (reason := _REASONS.get(leaf)) and (amount := number(value)) is not None:
+        if (reason := REASONS.get(leaf)) and (amount := number(value)) is not None:
             yield "hw.gpu.throttle.duration", {"hw.gpu.throttle.reason": reason}, amount
     elif full == "ecc errors/volatile/double bit/total" and (amount := number(value)) is not None:
         yield "hw.gpu.ecc.uncorrected", {}, amount
@@ -337,161 +292,6 @@ def _ecc(leaf: str) -> dict[str, str] | None:
     }
 
 
-def begins_with_rows(start: bytes, head: bytes) -> bool:
-    """Return whether a text begins with rows of GPUs without a header, or such a table below its command.
-
-    Args:
-        start: the text below the command.
-        head: the text as it is.
-    """
-    if not any(word in start[:4096] for word in _SIGNS) and b"--query-gpu" not in head[:4096]:
-        return False
-    lines = [line for line in start[:4096].split(b"\n")[:4] if b"," in line][:3]
-    if not lines or b"," not in start.split(b"\n", 1)[0]:
-        return False
-    rows = [_cells(line) for line in lines[: max(len(lines) - 1, 1)]]
-    if len(set(map(len, rows))) > 1 or len(rows[0]) < 2:
-        return False
-    if (asked := _asked(head[: len(head) - len(start)].decode("utf-8", "replace"))) is not None:
-        return len(asked) == len(rows[0])
-    return all(any(_FULL_BUS.match(c) or _UUID.match(c) or _MODEL.match(c) for c in row) for row in rows)
-
-
-def _cells(line: bytes) -> list[str]:
-    return [cell.strip() for cell in line.decode("utf-8", "replace").strip().split(",")]
-
-
-def _asked(command: str) -> list[tuple[str, str]] | None:
-    """Return the columns that a command asks for, as a header would have them; None where it asks for none."""
-    match = _ASKED.search(command)
-    if match is None:
-        return None
-    bare = "nounits" in command
-    names = match.group(1).split(",")
-    return [(name, _UNITS.get(name.partition(".")[0], "") if bare else "") for name in names]
-
-
-def _guessed(cells: list[str]) -> list[tuple[str, str]]:
-    """Return a header for a row without one: what tells by itself what it is. A bare number may be anything."""
-    names: list[str] = []
-    for cell in cells:
-        name = "pci.bus_id" if _FULL_BUS.match(cell) else "uuid" if _UUID.match(cell) else ""
-        if not name and _MODEL.match(cell):
-            name = "name"
-        if not name and "/" in cell[:8] and stamps.find(cell.encode()) is not None:
-            name = "timestamp"
-        names.append(name if name not in names else "")
-    if not names[0] and cells[0].isdigit() and int(cells[0]) < 64 and any(names[1:3]):
-        names[0] = "index"
-    return [(name or f"column {place}", "") for place, name in enumerate(names)]
-
-
-def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
-    """`nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`; appended headers are skipped.
-
-    Without a header the command above the table says what its columns are, or else what they look like.
-    """
-    data = whole.content(stream, MAX_BYTES)
-    counters.bytes_read += len(data)
-    base = _host(stream)
-    header: list[tuple[str, str]] = []
-    offset = 0
-    for line, raw in enumerate(data.split(b"\n"), 1):
-        here, offset = offset, offset + len(raw) + 1
-        text = raw.decode("utf-8", "replace").strip()
-        if not text:
-            continue
-        if (asked := _asked(text)) is not None:
-            header = asked
-            continue
-        cells = next(csv.reader([text], skipinitialspace=True))
-        if not header and begins_with_rows(raw, b""):
-            header = _guessed([cell.strip() for cell in cells])
-        elif not header or (cells and cells[0].split(" [")[0].strip() == header[0][0]):
-            header = [_column(cell) for cell in cells]
-            continue
-        if len(cells) != len(header):
-            counters.lines_unparsed += 1  # the last line of a file being written
-            continue
-        row = {name: (cell.strip(), unit) for (name, unit), cell in zip(header, cells, strict=True)}
-        labels, when = dict(base), clock.latest
-        if "host.name" not in labels and (host := next((row[name][0] for name in _CSV_HOST if name in row), "")):
-            labels["host.name"] = host
-        if bus := bus_id(row.get("pci.bus_id", row.get("gpu_bus_id", ("", "")))[0]):
-            labels["gpu.id"] = bus
-        for name, label in (
-            *((name, "hw.gpu.index") for name in reversed(_CSV_INDEX)),
-            ("uuid", "gpu.uuid"),
-            ("gpu_uuid", "gpu.uuid"),
-            ("name", "gpu.model"),
-        ):
-            if name in row:
-                labels[label] = row[name][0]
-        told = next((row[name][0] for name in _CSV_TIME if name in row), "")
-        stamp = stamps.find(told.encode()) if told else None
-        if stamp is not None:
-            when = stamp.resolve(clock.latest)
-        source = Source(stream.path, here, line, len(raw))
-        for metric, more, amount in _csv_fields(row):
-            counters.records += 1
-            yield Point(
-                name=metric, labels={**labels, **more}, value=amount, time=when, source=source, inferred=stamp is None
-            )
-
-
-def _column(cell: str) -> tuple[str, str]:
-    name, _, unit = cell.strip().partition(" [")
-    return name.strip().lower(), unit.rstrip("]")
-
-
-def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
-    shown = [cell.lower() for cell, _ in row.values()]
-    lost = not _LOST.isdisjoint(shown)
-    broken = not lost and (not _BROKEN.isdisjoint(shown) or sum(cell in _UNKNOWN for cell in shown) > 1)
-    if lost:
-        yield "hw.gpu.lost", {}, 1.0
-    if broken or row.keys().isdisjoint(_CSV):
-        # Of a table that has nothing but the names of GPUs, the names are of use.
-        yield "hw.gpu.unreadable", {}, float(broken)
-    for name, (cell, unit) in row.items():
-        if metric := _CSV.get(name):
-            if (amount := number(cell, unit)) is not None:
-                yield metric, {}, amount
-        elif name in ("clocks_event_reasons.active", "clocks_throttle_reasons.active") and cell.startswith("0x"):
-            try:
-                mask = int(cell, 16)
-            except ValueError:
-                continue
-            for bit, reason in _BITS.items():
-                if f"{name.split('.')[0]}.{_NAMES[reason]}" not in row:
-                    yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason}, float(bool(mask & bit))
-        elif name.startswith(("clocks_event_reasons.", "clocks_throttle_reasons.")):
-            reason_name = _REASONS.get(name.split(".", 1)[1].replace("_", " "))
-            if reason_name and cell in ("Active", "Not Active"):
-                yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason_name}, float(cell == "Active")
-        elif name == "remapped_rows.failure" and cell in ("Yes", "No", "0", "1"):
-            yield "hw.gpu.remapped_rows", {"kind": "failure"}, float(cell in ("Yes", "1"))
-        elif name in ("remapped_rows.pending", "retired_pages.pending") and cell in ("Yes", "No", "0", "1"):
-            metric = f"hw.gpu.{name.partition('.')[0]}"
-            yield metric, {"kind": "pending"}, float(cell in ("Yes", "1"))
-        elif name.startswith("ecc.errors.") and (amount := number(cell)) is not None:
-            parts = name.split(".")
-            if len(parts) == 5:
-                single = parts[2] == "corrected"
-                yield (
-                    "hw.errors",
-                    {
-                        "error.type": parts[2],
-                        "error.subtype": "single_bit" if single else "double_bit",
-                        "error.persistence": parts[3],
-                        "hw.gpu.memory.kind": parts[4],
-                    },
-                    amount,
-                )
-                if parts[2:] == ["uncorrected", "volatile", "total"]:
-                    yield "hw.gpu.ecc.uncorrected", {}, amount
-
-
 #: How the output of `nvidia-smi dmon` begins: the names of its columns, then their units.
 DMON_BEGINS = re2.compile(rb"^# *(?:Date +Time +)?gpu +(?:[a-z]+ +)*[a-z]+ *\r?\n# *(?:YYYYMMDD +HH:MM:SS +)?Idx +")
 
@@ -527,7 +327,7 @@ def read_dmon(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poin
         )
         if stamp is not None:
             when = stamp.resolve(clock.latest)
-        labels = {**_host(stream), "hw.gpu.index": row["gpu"]}
+        labels = {**host_of(stream), "hw.gpu.index": row["gpu"]}
         for name, cell in row.items():
             if name in _DMON and (amount := number(cell)) is not None:
                 metric, more, factor = _DMON[name]
@@ -543,13 +343,6 @@ def _dashed(date: str) -> str:
     return f"{date[:4]}-{date[4:6]}-{date[6:]}"
 
 
-_NAMES = {
-    "idle": "gpu_idle", "applications_clocks": "applications_clocks_setting", "power": "sw_power_cap",
-    "slowdown_hardware": "hw_slowdown", "sync_boost": "sync_boost", "thermal_software": "sw_thermal_slowdown",
-    "thermal_hardware": "hw_thermal_slowdown", "power_brake": "hw_power_brake_slowdown",
-}  # fmt: skip
-
-
-def _host(stream: Stream) -> dict[str, str]:
+def host_of(stream: Stream) -> dict[str, str]:
     host = stream.resource.get("host.name")
     return {"host.name": host} if isinstance(host, str) else {}
