@@ -8,7 +8,6 @@ machine, whatever carries the mark of its last attempt is killed.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
@@ -32,6 +31,7 @@ from tracecore.queue import datasets, tracking
 from tracecore.queue.store import AttemptOutcome, Claim, LeaseLost, Queue
 from tracecore.queue.task import Task
 from tracecore.signals import private
+from tracecore.stopping import StopRequest
 
 Say: TypeAlias = Callable[[str], None]
 R = TypeVar("R")
@@ -83,7 +83,7 @@ class QueueWorker:
         self.say = say
         self.env = dict(os.environ if env is None else env)
         self.flight_recorder = flight_recorder
-        self._stopping = threading.Event()
+        self._stopping = StopRequest()
 
     def stop(self) -> None:
         """Give the task back and end; safe in a signal handler."""

@@ -9,7 +9,6 @@ the store is away, partitions are paused; afterwards they go on from what is sto
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,6 +20,7 @@ from tracecore.agent.kafka.availability import BrokerAvailability
 from tracecore.agent.kafka.client import KafkaError, ProducerOptions, library, partitions_of, said
 from tracecore.agent.kafka.partitions import PartitionGroups
 from tracecore.agent.options import SECOND
+from tracecore.stopping import StopRequest
 from tracecore.store.store import Store
 from tracecore.stream.config import WorkerOptions
 from tracecore.stream.metrics import StreamTelemetry
@@ -73,7 +73,7 @@ class StreamWorker:
         self._kafka = library()
         self._meter = telemetry.meter("worker", options.group_id)
         self._meter.declare(events=(POISON, UNDELIVERED, LOST))
-        self._stop = threading.Event()
+        self._stop = StopRequest()
         settings = options.settings()
         self._heard: BrokerAvailability = settings["error_cb"]
         try:
