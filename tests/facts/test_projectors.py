@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -870,3 +871,15 @@ def test_a_container_that_was_started_again_is_another_attempt() -> None:
     found = stamped(signal)
     assert found is not None
     assert found.identity()["attempt"] == 2
+
+
+def test_gaps_below_a_rank_of_seven_digits_are_not_listed() -> None:
+    from tracecore.facts.projectors.worker import _gaps
+
+    tracemalloc.start()
+    assert _gaps((0, 9_999_999)) == ()
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert _gaps((0, 2, 3)) == (1,)
+    assert _gaps((0, 3)) == ()
+    assert _gaps(()) == ()

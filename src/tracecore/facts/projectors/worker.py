@@ -93,8 +93,9 @@ def _ranks(value: object) -> tuple[int, ...]:
 
 def _gaps(ranks: tuple[int, ...]) -> tuple[int, ...]:
     """Return the ranks below the highest of these that are not among them; () where most are missing."""
-    gaps = tuple(sorted(set(range(max(ranks, default=-1) + 1)).difference(ranks)))
-    return gaps if len(gaps) < len(ranks) else ()
+    known, world = set(ranks), max(ranks, default=-1) + 1
+    # Asked before the gaps are listed: a line may name a rank of seven digits.
+    return tuple(rank for rank in range(world) if rank not in known) if world < len(known) + len(ranks) else ()
 
 
 def nccl_error(record: Stamped) -> NcclError | None:
