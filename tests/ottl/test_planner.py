@@ -348,3 +348,21 @@ def test_a_copy_of_the_body_says_what_the_body_says_unless_it_was_edited(edit: s
     entered = {"context": "log", "conditions": ['IsMatch(body, "step")'], "statements": statements}
     (group,) = outline([{"log_statements": [entered]}]).groups
     assert set(group.effects or ()) == effects
+
+
+@pytest.mark.parametrize(
+    ("statement", "fresh"),
+    [
+        ('delete_key(attributes, "a")', ()),
+        ('delete_matching_keys(log.attributes, "^a")', ()),
+        ('keep_keys(attributes, ["b"])', ()),
+        ('delete_key(resource.attributes, "a")', (1,)),
+        ('set(attributes["a"], 1)', (1,)),
+    ],
+)
+def test_a_group_that_only_takes_attributes_off_selects_no_line(statement: str, fresh: tuple[int, ...]) -> None:
+    sets = {"context": "log", "conditions": ['IsMatch(body, "kernel")'], "statements": ['set(attributes["a"], 1)']}
+    takes = {"context": "log", "conditions": ['IsMatch(body, "ab")'], "statements": [statement]}
+    first, second = outline([{"log_statements": [sets, takes]}]).groups
+    assert (first.fresh, second.guard, second.fresh) == ((0,), (1,), fresh)
+    assert second.effects == (() if fresh == () else ("ab",))

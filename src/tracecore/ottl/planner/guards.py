@@ -22,6 +22,8 @@ Stamped: TypeAlias = Mapping[Place, Guard]
 #: Paths of a log record that can be read, and with a constant key indexed, without failing.
 _QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
 _CACHE: Final = ("cache", "log.cache")
+_ATTRIBUTES: Final = ("attributes", "log.attributes")
+_REMOVING: Final = frozenset({"delete_key", "delete_matching_keys", "keep_keys", "keep_matching_keys"})
 
 
 def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> Guard:
@@ -131,6 +133,13 @@ def changes_body(statement: tree.Statement) -> bool:
         return False
     target = arguments[0].value
     return not isinstance(target, tree.Path) or "body" in [segment.name for segment in target.segments]
+
+
+def only_removes(statement: tree.Statement) -> bool:
+    """Whether a statement does nothing but take attributes off: nothing, where no statement before it has set one."""
+    arguments = statement.editor.arguments
+    target = arguments[0].value if arguments else None
+    return statement.editor.name in _REMOVING and isinstance(target, tree.Path) and tree.unparse(target) in _ATTRIBUTES
 
 
 def stays_inside(statement: tree.Statement) -> bool:

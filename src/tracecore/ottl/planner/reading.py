@@ -8,7 +8,7 @@ from typing import Any
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import Effects, Guard, changes_body, guard, statement_guard, stays_inside
+from tracecore.ottl.planner.guards import Effects, Guard, changes_body, guard, only_removes, statement_guard, stays_inside
 from tracecore.ottl.planner.places import Place
 from tracecore.ottl.planner.plan import PlannedGroup
 from tracecore.ottl.processor import GroupSource, read_config
@@ -48,9 +48,12 @@ def _planned(
     own = [statement_guard(node) if guarded else None for node in statements]
     fresh = _entered([guard(condition, stamped) for condition in conditions]) if guarded else None
     fresh = whole if fresh is None else fresh
+    if guarded and all(map(only_removes, statements)):
+        fresh = frozenset()
     effects = Effects(stamped)
     for node in statements:
-        effects.add(node, fresh if guarded else None)
+        if not only_removes(node):
+            effects.add(node, fresh if guarded else None)
     stamped.update((place, found) for place, found in effects.stamped.items() if place[0] == "attributes")
     group = PlannedGroup(
         processor=processor,
