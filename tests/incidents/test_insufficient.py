@@ -79,13 +79,13 @@ def test_ranks_that_did_not_come_are_named() -> None:
 @pytest.mark.parametrize(
     ("codes", "how", "silent"),
     [
-        ({0: 1, 1: 1}, "left nothing to read", (2,)),
+        ({0: 1, 1: 1}, "said nothing after step 7", (2,)),
         ({0: 1, 1: 1, 2: 0}, "ended before them, with status 0", (2,)),
     ],
 )
 def test_who_said_nothing_was_at_the_other_end(codes: dict[int, int | None], how: str, silent: tuple[int, ...]) -> None:
     facts = [step(0), step(1), step(2), lost(0), lost(1), *ended(codes)]
-    assert told(facts) == (f"Ranks 0, 1 lost their connections, and rank 2 {how}", silent)
+    assert told(facts) == (f"Ranks 0 and 1 lost their connections, and rank 2 {how}", silent)
 
 
 def test_where_more_are_silent_than_lost_a_connection_nobody_is_blamed() -> None:

@@ -143,7 +143,7 @@ def lost(*ranks: int) -> dict[int, NcclError]:
     return {rank: made(NcclError, error="remote_error", rank=rank) for rank in ranks}
 
 
-GONE = "Ranks 0, 1 lost their connections, and rank 2"
+GONE = "Ranks 0 and 1 lost their connections, and rank 2"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ GONE = "Ranks 0, 1 lost their connections, and rank 2"
         (
             {0: 1, 1: 1},
             {"ranks": {0, 1, 2, 3}},
-            "Ranks 0, 1 lost their connections, and rank 2, 3 left nothing to read",
+            "Ranks 0 and 1 lost their connections, and ranks 2 and 3 left nothing to read",
         ),
         ({0: 1, 1: 1}, {"ranks": {0, 1, 2, 3, 4}}, None),
         ({0: 1, 1: 1}, {"lost": {}}, None),
@@ -170,16 +170,16 @@ def test_who_left_nothing_was_at_the_other_end(
     codes: dict[int, int | None], changes: dict[str, Any], told_of: str | None
 ) -> None:
     headline, ranks = said(attempt(codes, **{"lost": lost(0, 1), "ranks": {0, 1, 2}} | changes))
-    assert headline.startswith("Ranks 0, 1 lost") == (told_of is not None)
+    assert headline.startswith("Ranks 0 and 1 lost") == (told_of is not None)
     if told_of is not None:
         assert headline == told_of
         assert ranks[0] == 2
 
 
-def test_eight_ranks_are_named() -> None:
+def test_many_ranks_are_counted() -> None:
     given = {"lost": lost(*range(9)), "ranks": set(range(10))}
     headline, _ = said(attempt(dict.fromkeys(range(9), 1), **given))
-    assert headline == "Ranks 0, 1, 2, 3, 4, 5, 6, 7 lost their connections, and rank 9 left nothing to read"
+    assert headline == "9 ranks (0, 1, 2, …) lost their connections, and rank 9 left nothing to read"
 
 
 # -- stacks ------------------------------------------------------------------------------------------------------------

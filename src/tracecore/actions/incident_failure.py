@@ -36,6 +36,8 @@ _REACH: Final = 256 << 20
 _LAST_RAISED: Final = 2
 
 NOTHING_FAILED: Final = "none"
+#: Patterns that make what a run wrote useless, even if it ran to its end.
+_SPOILING: Final = frozenset({"training_divergence", "silent_data_corruption"})
 #: Seconds without a step after which a run hangs, where nothing else says so; before that it may be at work.
 HANG_S: Final = 600
 
@@ -88,7 +90,7 @@ def _failure(
     verdict = incident.judged or (incident.root.verdict if incident.root is not None else None)
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
-    if state == "finished" or slow:
+    if (state == "finished" and (verdict is None or verdict.pattern_name not in _SPOILING)) or slow:
         reason = "the run ended well" if state == "finished" else "nothing says that the run failed"
         # Whose move is next is known of a cause; that a rank is slow says nothing of it.
         known = slow and state != "finished" and verdict is not None and verdict.role == "cause"

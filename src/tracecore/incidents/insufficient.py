@@ -303,9 +303,16 @@ def _gone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     others = {fact.rank for fact in (*attempt.bad, *attempt.exceptions)} - attempt.lost.keys() - {None}
     if not attempt.lost or others or not 0 < len(silent) <= len(attempt.lost):
         return None
-    names = [", ".join(map(str, sorted(ranks)[:8])) for ranks in (attempt.lost, silent)]
-    how = "ended before them, with status 0" if silent <= left else "left nothing to read"
-    headline = f"Ranks {names[0]} lost their connections, and rank {names[1]} {how}"
+    lost, gone = sorted(attempt.lost), sorted(silent)
+    if silent <= left:
+        how = "ended before them, with status 0"
+    elif silent <= attempt.last_steps.keys():
+        last = attempt.last_steps[gone[0]].step
+        how = "said nothing after " + (f"step {last}" if len(gone) == 1 and last is not None else "the last step")
+    else:
+        how = "left nothing to read"
+    what = "its connection" if len(lost) == 1 else "their connections"
+    headline = f"{named(lost, capital=True)} lost {what}, and {named(gone)} {how}"
     return headline, Suspects(ranks=tuple(sorted(silent))), [attempt.lost[rank] for rank in sorted(attempt.lost)]
 
 

@@ -415,7 +415,15 @@ def _settle(attempt: JobAttempt) -> None:
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact) and not _is_usual(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
-        attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
+        attempt.bad = [fact for fact in attempt.exceptions if _is_last_word(attempt, fact)]
+
+
+def _is_last_word(attempt: JobAttempt, fact: Fact) -> bool:
+    """Whether no step was reported after this; without times, none further down the same file."""
+    if not fact.approximate:
+        return fact.end >= attempt.progress
+    last = [step for step in attempt.last_steps.values() if step.source.path == fact.source.path]
+    return all(step.source.offset < fact.source.offset for step in last)
 
 
 def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
