@@ -226,10 +226,37 @@ def test_the_complaint_of_a_text() -> None:
     assert complaint(b"") is None
 
 
+DMESG = (
+    "[Tue Mar  3 04:12:{:02d} 2026] NVRM: Xid (PCI:0000:3b:00): {}, pid=22871, name=python3, Ch 00000008, intr 00000000. "
+    "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_7 faulted @ 0x7f1c_2a000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ\n"
+)
+TIMED = "".join(f"2026-03-03 04:12:{second:02d} step {second} loss 2.1\n" for second in range(5, 45, 10))
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "steps", "expected"),
+    [
+        (9, 31, "", "gpu_app_fault"),
+        (9, 69, "", "gpu_app_fault"),
+        (9, 45, "", None),  # it follows something else
+        (45, 31, TIMED, "gpu_app_fault"),
+        (9, 31, TIMED, None),  # the run went on
+        (45, 31, STEPS, None),  # nothing tells when the steps were
+    ],
+)
+def test_an_xid_of_a_program_is_the_cause_where_no_step_follows_it(
+    second: int, code: int, steps: str, expected: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "dmesg.txt").write_text(DMESG.format(second, code), encoding="utf-8")
+    if steps:
+        (tmp_path / "train.log").write_text(steps, encoding="utf-8")
+    assert root(diagnose([tmp_path])) == expected
+
+
 def test_settings_of_the_second_look_belong_to_patterns() -> None:
     from tracecore.diagnose.second_look import SETTINGS, again
 
-    changed = {pattern.name: pattern.config for pattern in again(catalogue())}
+    changed = {pattern.name: pattern.config for pattern in again(catalogue(), [])}
     for name, settings in SETTINGS.items():
         assert {key: getattr(changed[name], key) for key in settings} == settings
 

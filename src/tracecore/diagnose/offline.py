@@ -137,7 +137,7 @@ def judge(
         said = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
         if second_look.is_worth_it(facts, said):
             more = sorted((*facts, *said), key=_order)
-            again = _concluded(bundle, more, end, second_look.again(patterns))
+            again = _concluded(bundle, more, end, second_look.again(patterns, facts))
             if not _is_open(again):
                 facts, concluded = more, again
     if waits := _awaited(concluded):

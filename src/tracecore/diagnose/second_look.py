@@ -1,9 +1,9 @@
 """A second look at a bundle in which no pattern found a cause.
 
 A log that has ended says more than the same lines of a live one: its last complaint was not overcome, gradients that
-are not finite stayed so, a single rank whose watchdog gave up is all that was kept of a hang, and a process that trains
-and of which the kernel says that it crashed is the one that wrote the log. Only an offline diagnosis knows that nothing
-follows, so only it looks so.
+are not finite stayed so, a single rank whose watchdog gave up is all that was kept of a hang, an Xid that programs
+cause was followed by no step, and a process that trains and of which the kernel says that it crashed is the one that
+wrote the log. Only an offline diagnosis knows that nothing follows, so only it looks so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.last_words import complaint
+from tracecore.facts.gpu import Xid
 from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import LAST_WORDS, ExceptionRaised, FatalSignal
@@ -32,21 +33,33 @@ if TYPE_CHECKING:
     from tracecore.signals.stream import Stream
 
 #: Settings of patterns that need less where nothing follows.
-SETTINGS: Final[dict[str, dict[str, int]]] = {"nccl_hang": {"min_ranks": 1}, "training_divergence": {"gradients": 2}}
+SETTINGS: Final[dict[str, dict[str, int]]] = {
+    "nccl_hang": {"min_ranks": 1},
+    "training_divergence": {"gradients": 2},
+}
+#: The same where no step follows an Xid.
+_AFTER_XID: Final = {"gpu_app_fault": {"alone": True}}
 #: Of a process's fault that the kernel saw, the signal by which it ends.
 CRASHES: Final = {"segfault": "SIGSEGV", "gpf": "SIGSEGV", "invalid_opcode": "SIGILL"}
 #: Facts for which they matter.
-_MORE: Final = (WatchdogReport, NonFinite)
+_MORE: Final = (WatchdogReport, NonFinite, Xid)
 #: Logs whose end is looked at, and bytes of each.
 STREAMS: Final = 64
 TAIL: Final = 64 << 10
 
 
-def again(patterns: Sequence[Pattern[Any]]) -> list[Pattern[Any]]:
-    """Return the patterns with the settings of a second look."""
+def again(patterns: Sequence[Pattern[Any]], facts: Sequence[Fact]) -> list[Pattern[Any]]:
+    """Return the patterns with the settings of a second look.
+
+    Args:
+        facts: of the bundle.
+    """
+    xids = max((fact.end for fact in facts if isinstance(fact, Xid)), default=0)
+    went_on = any(fact.approximate or fact.end > xids for fact in facts if isinstance(fact, Progress))
+    changed = SETTINGS if went_on else SETTINGS | _AFTER_XID
     return [
         type(pattern)(msgspec.structs.replace(pattern.config, **settings))
-        if (settings := SETTINGS.get(pattern.name)) is not None
+        if (settings := changed.get(pattern.name)) is not None
         else pattern
         for pattern in patterns
     ]

@@ -35,8 +35,9 @@ ACTIONS: dict[str, str] = {
     "XID_154_EVAL": "do what the Xid 154 beside it names",
 }
 
-#: Xids that are usually the program's own fault: illegal instruction or access; page fault; channel reset or removed.
-APPLICATION = frozenset({13, 31, 43, 45})
+#: Xids that are usually the program's own fault: illegal instruction or access, page fault, channel reset or removed,
+#: and bad commands to the GPU, whose library a program chose.
+APPLICATION = frozenset({11, 13, 25, 31, 32, 43, 45, 69, 80})
 
 _SEVERITY_ORDER: dict[Severity, int] = {"nonfatal": 0, "link_fatal": 1, "fatal": 2}
 _MULTI_BIT_STATUS = range(144, 149)

@@ -8,7 +8,15 @@ from typing import Any
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import Effects, Guard, changes_body, guard, only_removes, statement_guard, stays_inside
+from tracecore.ottl.planner.guards import (
+    Effects,
+    Guard,
+    changes_body,
+    guard,
+    only_removes,
+    statement_guard,
+    stays_inside,
+)
 from tracecore.ottl.planner.places import Place
 from tracecore.ottl.planner.plan import PlannedGroup
 from tracecore.ottl.processor import GroupSource, read_config

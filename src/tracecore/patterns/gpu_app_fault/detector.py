@@ -37,6 +37,8 @@ GAUGE = 5 * MINUTE
 _time = attrgetter("time")
 _pid = attrgetter("pid")
 _error = attrgetter("error")
+#: The Xid of a channel that was removed.
+CHANNEL_REMOVED = 45
 #: The one driver error that is the program's own fault.
 PAGE_FAULT = "page_fault"
 #: How far apart the driver and a process that has another number may tell of one error.
@@ -57,18 +59,20 @@ class Config(Settings, frozen=True, kw_only=True):
         window: how far apart the driver's word and the program's may be.
         period: for how long the jobs that a GPU did it to are counted.
         jobs: from so many different jobs on, the GPU itself comes under suspicion.
+        alone: an Xid needs no error of a program beside it: where no log of a program is at hand, nothing else tells.
     """
 
     window: Duration = MINUTE
     period: Duration = DAY
     jobs: Count = 3
+    alone: bool = False
 
 
 class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         report: the driver's: an Xid, or a page fault of another vendor's.
-        error: the program's own CUDA error; None where only the driver of an AMD GPU speaks.
+        error: the program's own CUDA error; None where only the driver speaks.
         gauge: an exporter that shows the same Xid.
         jobs: different jobs that this GPU did it to within the period, this one included.
         escalate: they are enough to suspect the GPU.
@@ -101,7 +105,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
             who = f"Process {self.process}" if self.process else "A program"
             pid = getattr(self.report, "pid", None)
             which = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
-            named = f"{f' (pid {pid})' if pid else ''} caused a page fault on {which}"
+            named = f"{f' (pid {pid})' if pid else ''} caused {self._fault} on {which}"
             return f"{who}{named}{f' of {self.node}' if self.node else ''}: most often the program's fault"
         who = f"Rank {self.error.rank}" if self.error.rank is not None else self.process or "The program"
         code = f"Xid {self.code}" if self.code is not None else "the driver's page fault"
@@ -113,15 +117,25 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
             return f"{who} met {what}, as did {self.jobs - 1} other jobs: suspect the GPU"
         return f"{who} caused {what}: the program's fault, not the GPU's"
 
+    @property
+    def _fault(self) -> str:
+        known = entry(self.code) if self.code is not None else None
+        return f"Xid {self.code} ({known.name})" if known else "a page fault"
+
     def remediation(self) -> str:
         node, gpu = self.node or "the node", self.report.gpu or "GPU"
-        known = entry(self.code) if self.code is not None else None
-        what = f"Xid {self.code} ({known.name})" if known else "A page fault on the GPU"
+        what = self._fault if self.code is not None else "A page fault on the GPU"
         if self.escalate:
             return (
                 f"{self.jobs} different jobs failed like this on GPU {gpu} of {node}: suspect the GPU after all. Take "
                 f"it out of service (`kubectl cordon {node}`), run `dcgmi diag -r 3 -i {gpu}` there, and hand the "
                 f"result to the vendor if it fails."
+            )
+        if self.error is None and self.code is not None:
+            return (
+                f"NVIDIA counts this Xid as the program's own: do not drain {node}, the GPU needs no reset. Read the "
+                f"end of that program's log for its CUDA error, and {FIND_ANY}. Fix the program before restarting "
+                f"it. If other programs fail so on GPU {gpu} of {node}, too, test it (`dcgmi diag -r 3`)."
             )
         if self.error is None:
             return (
@@ -186,8 +200,8 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 class GpuAppFault(Pattern[Config]):
     """Xid 13, 31, 43 or 45 with a CUDA error of the same process, and no failure of the GPU beside it.
 
-    Both layers are needed, but for a page fault of an AMD GPU, which nothing else causes: partial alone. A 45 that
-    follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
+    Both layers are needed, but for a page fault of an AMD GPU, which nothing else causes, and where the setting `alone`
+    says otherwise: partial alone. A 45 that follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
     """
 
     id = "22"
@@ -195,7 +209,7 @@ class GpuAppFault(Pattern[Config]):
     role = "cause"
     maturity = "stable"
     needs = (Xid, GpuDriverError, GpuLost, CudaError, XidGauge)
-    triggers = (CudaError, GpuDriverError)
+    triggers = (CudaError, GpuDriverError, Xid)
     Config = Config
 
     @property
@@ -216,7 +230,8 @@ class GpuAppFault(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         # Without an error of a program only a page fault counts, and no Xid needs to be looked at.
-        if not window.of(CudaError) and PAGE_FAULT not in window.distinct(GpuDriverError, _error):
+        alone = self.config.alone or PAGE_FAULT in window.distinct(GpuDriverError, _error)
+        if not alone and not window.of(CudaError):
             return []
         if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
             return []
@@ -267,8 +282,12 @@ class GpuAppFault(Pattern[Config]):
         for report in kernel:
             if _application(report):
                 error = errors.nearest(report, report.time - near, report.end + near)
-                if error is not None or isinstance(report, GpuDriverError):
+                if error is not None or isinstance(report, GpuDriverError) or self._counts_alone(report):
                     yield report, error
+
+    def _counts_alone(self, report: Fact) -> bool:
+        # Every process on a GPU gets a 45 when something else ends it.
+        return self.config.alone and isinstance(report, Xid) and report.code != CHANNEL_REMOVED
 
 
 class FailedJobs:

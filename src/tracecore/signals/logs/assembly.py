@@ -223,4 +223,4 @@ class Assembly(Generic[Block]):
 
 def shape_of(line: UnwrappedLine) -> Shape:
     """Return the shape of the block that begins with this line."""
-    return opens(line.text, line.lane.endswith(b"]: ")) or Message()
+    return opens(line.text, line.lane.endswith(b"]: ")) or Message(line.text)

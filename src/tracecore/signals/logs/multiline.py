@@ -53,6 +53,8 @@ _TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml")
 #: What lines begin with that frameworks put into one message.
 _MESSAGE = tuple(text.encode() for text in _TEXTS["message"])
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
+#: Ends of lines below which JAX's coordination service puts the number of each task that it misses.
+_LISTING = (b"task names:", b"heartbeats):")
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
 _TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:\(\w+\))?(?:: |:?$)")
@@ -188,7 +190,7 @@ class Traceback:
             return TAKE
         if self._numbers and body.isdigit():
             return TAKE
-        self._numbers = body.endswith(b"task names:")  # newer versions of JAX put a number for each task below
+        self._numbers = body.endswith(_LISTING)
         if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
             self._last_error = body.startswith(b"Last error:")
             self._announced = body.startswith(_NODE)
@@ -305,10 +307,11 @@ class Message:
 
     worthy = False
 
-    def __init__(self) -> None:
+    def __init__(self, first: bytes = b"") -> None:
         self._last_error = False
         self._frames = False
         self._ranks = False
+        self._numbers = first.endswith(_LISTING)
         self._blank = False
         self._caused: Traceback | None = None
 
@@ -329,7 +332,7 @@ class Message:
             return CLOSE
         if self._blank and not (self._frames or text.startswith(b"RPC: /")):
             return CLOSE
-        if self._ranks and _MISSED.match(text):
+        if (self._ranks and _MISSED.match(text)) or (self._numbers and text.isdigit()):
             return TAKE
         if self._last_error:
             self._last_error = False
