@@ -227,8 +227,9 @@ def test_the_complaint_of_a_text() -> None:
 
 
 DMESG = (
-    "[Tue Mar  3 04:12:{:02d} 2026] NVRM: Xid (PCI:0000:3b:00): {}, pid=22871, name=python3, Ch 00000008, intr 00000000. "
-    "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_7 faulted @ 0x7f1c_2a000000. Fault is of type FAULT_PDE ACCESS_TYPE_READ\n"
+    "[Tue Mar  3 04:12:{:02d} 2026] NVRM: Xid (PCI:0000:3b:00): {}, pid=22871, name=python3, Ch 00000008, "
+    "intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_7 faulted @ 0x7f1c_2a000000. Fault is of type "
+    "FAULT_PDE ACCESS_TYPE_READ\n"
 )
 TIMED = "".join(f"2026-03-03 04:12:{second:02d} step {second} loss 2.1\n" for second in range(5, 45, 10))
 
