@@ -348,7 +348,7 @@ def _ends_in_cpp(fact: Fact) -> bool:
 
 
 def _is_timeout(fact: Fact) -> bool:
-    return isinstance(fact, WatchdogReport) and fact.report == "timeout"
+    return isinstance(fact, WatchdogReport) and fact.report in ("timeout", "heartbeat")
 
 
 def _hold(lines: Iterable[SourceLines], fact: Fact) -> bool:

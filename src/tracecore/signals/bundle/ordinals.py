@@ -31,7 +31,7 @@ _IN_A_ROW = re2.compile(r"^(.*?)[-_.]?(\d{1,5})\.(?:out|err|log|txt)$")
 _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
     rb"|Setting OMP_NUM_THREADS|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)"
-    rb"|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
+    rb"|deepspeed[./]launcher|accelerate[ .](?:launch|commands)|srun: error: [\w.-]+: tasks? \d"
 )
 #: Such a launcher says that it has started several.
 _STARTED = re2.compile(
@@ -192,6 +192,8 @@ def _place(stream: Stream) -> _Numbered | None:
 
 def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Processes]) -> None:
     pods = {(place.before, place.number) for place, _ in members}
+    if len(pods) < 2 and members[0][0].group[-1] == "row":
+        return  # one number is a job's: `slurm-301188.out`
     for _, stream in members:
         named = said[stream.path].ranks
         if (

@@ -76,6 +76,10 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     if objects and complete and not FORMATS.expressions["objects"].search(head):
         return Recognised(reason=_OTHER_OBJECTS)
     if found != "text":
+        if complete and (prompt := FORMATS.expressions["prompted"].search(head)) and head[: prompt.start()].strip():
+            above = recognise(head[: prompt.start()], b"", name, True)
+            if above.format == "text":
+                return above  # a command's table below the output of a program is a part of that file
         return Recognised(found, LAYER_OF[found])
     early = head[:4096]
     # One search for all of them first: a bundle may have 100,000 logs of workers, which have none.
