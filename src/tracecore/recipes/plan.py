@@ -170,10 +170,12 @@ class LayerPlan:
 
         return Sampler(
             self.events(),
-            # What progress lines have besides their words says more than these.
-            self._database("effects", prepared.effects)
-            if prepared.effects
-            else self._database("progress", prepared.progress),
+            # A line of progress has both: what a condition asks for, and what a statement takes from it.
+            [
+                self._database(name, serialised)
+                for name, serialised in (("effects", prepared.effects), ("progress", prepared.progress))
+                if serialised
+            ],
             self._shapes_of(stream),
             self._mask(prepared.vocabulary),
             self._mask(prepared.words),

@@ -125,8 +125,8 @@ class Stock:
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
-        #: Expressions that a statement asks for.
-        self._asked: dict[tuple[int, int], tuple[str, ...]] = {}
+        #: Expressions that a statement asks for; those that the conditions of a group ask for have no place.
+        self._asked: dict[tuple[int, int | None], tuple[str, ...]] = {}
         #: Statements as they are written.
         self._whole: dict[tuple[int, int], Program] = {}
         #: What is left of statements, by the answers to what they ask.
@@ -136,9 +136,7 @@ class Stock:
         """The expressions that each group and its statements ask the body for, in order."""
         for number, places in candidates:
             if self._told(number):
-                conditions = (questions(condition, _unknown) for condition in self._conditions_of(number))
-                statements = (self._asked_by(number, place) for place in places)
-                yield dict.fromkeys(chain(*conditions, *statements))
+                yield dict.fromkeys(chain(*(self._asked_by(number, place) for place in (None, *places))))
 
     def numbers_of(self, candidates: Candidates) -> frozenset[int]:
         """Numbers of those expressions that are searched for."""
@@ -193,10 +191,11 @@ class Stock:
         """Whether what is known of the body is true for all statements of a group."""
         return self.groups[number].context == "log" and not self.groups[number].changes_body
 
-    def _asked_by(self, number: int, place: int) -> tuple[str, ...]:
+    def _asked_by(self, number: int, place: int | None) -> tuple[str, ...]:
         if (number, place) not in self._asked:
-            where = self._statement(number, place).where
-            self._asked[number, place] = () if where is None else tuple(questions(where, _unknown))
+            nodes = self._conditions_of(number) if place is None else (self._statement(number, place).where,)
+            asked = (questions(node, _unknown) for node in nodes if node is not None)
+            self._asked[number, place] = tuple(chain.from_iterable(asked))
         return self._asked[number, place]
 
     def _left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
