@@ -50,14 +50,14 @@ _WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod
 _STREAM = ("gen_ai.training.rank", "k8s.pod.name")
 #: Words by which readers know who wrote a line, and when.
 _OF_READERS = (
-    *("rank", "pid", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
+    *("rank", "pid", "ip", "am", "pm", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
     *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
 )
 
 #: An expression in a statement, what in it is no text, and a word.
 _LITERAL = re.compile(r'\((?:body|cache\["\w+"\]), "((?:[^"\\]|\\.)*)"')
 _SYNTAX = re.compile(r"\(\?P<\w+>|\(\?[a-zA-Z]+[:)]|\\[a-zA-Z]")
-_WORD = re.compile(r"[A-Za-z]{3,}")
+_WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 class Prepared(msgspec.Struct, frozen=True):
