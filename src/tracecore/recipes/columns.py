@@ -37,6 +37,8 @@ _JOINED: Final = re.compile(rb"-[0-9A-Fa-f]{4}")
 _MIXED: Final = re.compile(rb"[0-9][A-Fa-f]|[A-Fa-f][0-9]")
 #: What joins the parts of base64.
 _JOINTS: Final = np.frombuffer(b"+/", np.uint8)
+#: Bytes of what follows a word that is named and is no number.
+_TOLD: Final = 12
 _BETWEEN_DIGITS: Final = np.frombuffer(b"et", np.uint8)
 #: Named words are numbered from 1 on.
 _WORDS: Final = 95
@@ -145,6 +147,7 @@ class Mask:
             joint = np.isin(array[before], _JOINTS) & (before == (begin + size)[runs[heads - 1]])
             joint[:1] = False
             opaque = np.logical_or.reduceat(hidden[runs] & mixed[runs], heads)
+            told[runs[heads]] &= np.add.reduceat(size[runs], heads) < _TOLD
             chain = np.cumsum(~joint | told[runs[heads]]) - 1
             opaque = np.logical_or.reduceat(opaque, np.flatnonzero(np.diff(chain, prepend=-1)))[chain] & ~told[runs[heads]]
             hidden[runs] |= np.repeat(opaque, np.diff(heads, append=len(runs))) & ~known[runs]
@@ -218,8 +221,9 @@ def _identifiers(said: Any, size: Array, words: Any, named: Flags, first: Flags,
     foreign = np.logical_or.reduceat(letter & ~hexadecimal, starts)
     exponent = np.logical_and.reduceat(~letter | (words == ord("e")), starts)
     turns = (runs == 3) & ~np.logical_or.reduceat(named, starts) & ~np.isin(words[starts + (runs > 1)], _BETWEEN_DIGITS)
-    found = (runs > 3) | turns | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 3))
-    return np.repeat(found & ~told[starts], runs)
+    length = np.add.reduceat(size, starts)
+    found = (runs > 3) | turns | (~foreign & ~exponent & (length >= 3))
+    return np.repeat(found & ~(told[starts] & (length < _TOLD)), runs)
 
 
 class Progress(NamedTuple):

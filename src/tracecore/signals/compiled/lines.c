@@ -241,6 +241,9 @@ static int is_before_byte(const byte *text, number at, number size) {
     return is_escaped_byte(text, at, size);
 }
 
+/* What begins with a digit and follows a word that is named is a number, unless it is as long as this. */
+enum { TOLD = 12 };
+
 /* Kinds of bytes. */
 enum { SEPARATOR, DIGIT, LETTER, HIDDEN, END };
 
@@ -355,6 +358,7 @@ static number tokenised(const byte *text, number start, number stop, number size
         }
         struct token *last = tokens + count - 1;
         number runs = count - first;
+        told &= at - begin < TOLD;
         after_named = last->kind == LETTER && last->name && last->stop - last->start > 2;
         int identifier = runs > 1 && !told && is_identifier(text, tokens + first, runs);
         int hidden = runs == 1 ? last->kind == LETTER && !last->name && at - begin > 2 : identifier;
