@@ -19,7 +19,7 @@ from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
-from tracecore.ottl.planner.shortcuts import editing, editing_where
+from tracecore.ottl.planner.shortcuts import editing
 from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode
 from tracecore.ottl.signature import RawGetter
@@ -121,8 +121,7 @@ class Stock:
         self._steps = 0
         self.groups = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
-        #: Editors as the language has them, and as they run here.
-        self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
+        self._editors: dict[tuple[int, int], RawGetter] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
         #: Expressions that a statement asks for; those that the conditions of a group ask for have no place.
@@ -251,13 +250,9 @@ class Stock:
         if (number, place) not in self._editors:
             alone = tree.Statement(node.editor, None, node.source)
             general = compile_statement(alone, entry.context, qualified=entry.qualified).editor
-            self._editors[number, place] = general, editing(node.editor, general)
-        general, editor = self._editors[number, place]
-        if where is None:
-            return Program(node, entry.context, None, editor)
-        holds = self._condition(number, where)
-        both = editing_where(node.editor, where, lambda ctx: holds(ctx) and general(ctx))
-        return Program(node, entry.context, holds, editor) if both is None else Program(node, entry.context, None, both)
+            self._editors[number, place] = editing(node.editor, general)
+        holds = None if where is None else self._condition(number, where)
+        return Program(node, entry.context, holds, self._editors[number, place])
 
     def _condition(self, number: int, node: tree.Condition) -> Asked:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
