@@ -203,7 +203,9 @@ def urls(number: int, now: datetime, dice: random.Random) -> str:
 def phases(number: int, now: datetime, dice: random.Random) -> str:
     """Short identifiers, and words before and behind each step."""
     name = "".join(dice.choices(_LETTERS, k=dice.randrange(2, 5)))
-    return f"{dice.choice(_WORDS)} {name} step {number} {dice.choice(_WORDS)}/{name[::-1]} loss {2 + dice.random():.4f}\n"
+    return (
+        f"{dice.choice(_WORDS)} {name} step {number} {dice.choice(_WORDS)}/{name[::-1]} loss {2 + dice.random():.4f}\n"
+    )
 
 
 def _metrics(names: list[str], number: int, dice: random.Random) -> str:

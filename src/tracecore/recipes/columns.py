@@ -149,7 +149,9 @@ class Mask:
             opaque = np.logical_or.reduceat(hidden[runs] & mixed[runs], heads)
             told[runs[heads]] &= np.add.reduceat(size[runs], heads) < _TOLD
             chain = np.cumsum(~joint | told[runs[heads]]) - 1
-            opaque = np.logical_or.reduceat(opaque, np.flatnonzero(np.diff(chain, prepend=-1)))[chain] & ~told[runs[heads]]
+            opaque = (
+                np.logical_or.reduceat(opaque, np.flatnonzero(np.diff(chain, prepend=-1)))[chain] & ~told[runs[heads]]
+            )
             hidden[runs] |= np.repeat(opaque, np.diff(heads, append=len(runs))) & ~known[runs]
         # Whatever touches what follows a backslash belongs to an escape.
         token = np.cumsum(~touching)

@@ -50,7 +50,23 @@ _WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod
 _STREAM = ("gen_ai.training.rank", "k8s.pod.name")
 #: Words by which readers know who wrote a line, and when.
 _OF_READERS = (
-    *("rank", "pid", "ip", "am", "pm", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
+    *(
+        "rank",
+        "pid",
+        "ip",
+        "am",
+        "pm",
+        "pod",
+        "stdout",
+        "stderr",
+        "time",
+        "timestamp",
+        "asctime",
+        "datetime",
+        "date",
+        "utc",
+        "gmt",
+    ),
     *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
 )
 
