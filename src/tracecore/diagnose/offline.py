@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.incident_failure import failure_of
-from tracecore.diagnose import dumps, metrics, second_look
+from tracecore.diagnose import dumps, metrics, others, second_look
 from tracecore.diagnose import facts as reading
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
@@ -129,6 +129,7 @@ def judge(
         counters: what was read.
         patterns: the catalogue by default.
     """
+    facts, apart = others.set_apart(facts, bundle.pod_nodes)
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     patterns = catalogue() if patterns is None else patterns
@@ -156,6 +157,7 @@ def judge(
     coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [
         *finding.notes,
+        *apart,
         *node_trouble.notes(troubles, run),
         *_cut_archives(bundle),
         *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors)),

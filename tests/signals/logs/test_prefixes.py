@@ -57,3 +57,4 @@ def test_lines_of_pdsh_name_their_machine() -> None:
     """Nor is the local rank on one of several machines the rank."""
     found = plain("pdsh")(b"worker-1: [default5]:step 4")
     assert (found.host, found.rank, found.text) == ("worker-1", None, b"step 4")
+    assert plain("pdsh")(b"10.20.0.5: step 4").host == "10.20.0.5"

@@ -304,6 +304,20 @@ def test_what_workers_say_after_the_launcher_gave_up_on_them_is_the_next_attempt
     assert attempts == [0, 0, 0, 1, 1, 1, 1, 1]
 
 
+def test_each_machine_counts_its_own_attempts() -> None:
+    failed = b"E1115 11:00:02.0 99 torch/distributed/elastic/api.py:986] failed (exitcode: -9) local_rank: 3 (pid: 7)"
+    died = b"[rank0]: ValueError: label 7 is out of range"
+
+    def attempts(*hosts: bytes) -> list[int]:
+        lines = zip(hosts, (died, failed, died, failed), strict=True)
+        data = b"".join(b"%s: %s\n" % (host, line) for host, line in lines)
+        found = sorted(records(data, wrapping="pdsh"), key=lambda record: record["source"].offset)
+        return [record["log"]["attributes"].get("tracecore.attempt", 0) for record in found]
+
+    assert attempts(b"n1", b"n1", b"n1", b"n1") == [0, 0, 1, 1]
+    assert attempts(b"n1", b"n1", b"n2", b"n2") == [0, 0, 0, 0]
+
+
 def test_a_launcher_says_that_it_starts_its_workers_again() -> None:
     """Where workers print nothing but a traceback without a rank."""
     name = b"torch.distributed.elastic.agent.server.api"

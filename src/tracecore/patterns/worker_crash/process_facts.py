@@ -46,7 +46,7 @@ OWN_COLLECTIVE = frozenset(
     }
 )
 #: SourceLines of a watchdog that ends its own process.
-ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
+ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat", "dump_signal"})
 #: Of facts that are read from one line, which comes first.
 TYPES: tuple[type[Fact], ...] = (
     NcclError,

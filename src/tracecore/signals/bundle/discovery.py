@@ -88,6 +88,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     Args:
         redact: what is quoted from it is quoted without secrets.
         masked: secrets are already masked in its files (`signals.bundle.kept_text`).
+        pod_nodes: machines of the pods that it lists, if those of the logs are among them.
     """
 
     streams: list[Stream]
@@ -95,6 +96,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     clock: Clock
     redact: bool = True
     masked: bool = False
+    pod_nodes: frozenset[str] = frozenset()
 
     def layers(self) -> dict[str, int]:
         """Return how many files there are of each layer, those without any included."""
@@ -155,12 +157,12 @@ def discover(
         search.path(Path(path))
     settle_local_ranks(search.streams)
     machines.settle(search.streams, search.folders, search.machines)
-    settle_pods(search.streams)
+    pod_nodes = settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     process_ranks.settle(search.streams, search.told_ranks)
     addresses.settle(search.streams, search.addresses, frozenset().union(*search.machines.values()))
     clock = settle_time(search.stamps)
-    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
+    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact, pod_nodes=pod_nodes)
 
 
 class _Search:

@@ -231,8 +231,8 @@ def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Process
             return
     for place, stream in members:
         rank = ranks[place.before, place.number]
-        if leaders and not _is_pod(stream):
-            stream.resource[RANK] = rank
+        if leaders and (not _is_pod(stream) or stream.resource.get(RANK) == place.number[-1]):
+            stream.resource[RANK] = rank  # what the name of the file seemed to say left out the master
         else:
             stream.resource.setdefault(RANK, rank)
 

@@ -38,6 +38,9 @@ def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
     return Clock(Stamp(clock, "date").resolve(min(modified for _, modified in found)), False)
 
 
+_NODE = "k8s.node.name"
+
+
 def _last_of_day(clocks: list[int]) -> int:
     """Return when in the day a bundle ends whose logs have times of the day and no date.
 
@@ -48,10 +51,11 @@ def _last_of_day(clocks: list[int]) -> int:
     return clocks[silence.index(max(silence))]
 
 
-def settle_pods(streams: list[Stream]) -> None:
+def settle_pods(streams: list[Stream]) -> frozenset[str]:
     """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
 
     A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
+    Return the machines of all listed pods, where those of the logs are among them.
     """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
@@ -64,7 +68,7 @@ def settle_pods(streams: list[Stream]) -> None:
         except archive.ERRORS:
             continue  # it will be read, and fail, again where that is reported
     if not known:
-        return
+        return frozenset()
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in known.items():
         named.setdefault(name, []).append(identity)
@@ -76,6 +80,9 @@ def settle_pods(streams: list[Stream]) -> None:
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
         stream.resource.update(known.get(key, {}))
+    nodes = {node for identity in known.values() if isinstance(node := identity.get(_NODE), str)}
+    read = {stream.resource.get(_NODE) for stream in streams if stream.layer == "stdout"}
+    return frozenset(nodes) if read & nodes else frozenset()
 
 
 def settle_local_ranks(streams: list[Stream]) -> None:

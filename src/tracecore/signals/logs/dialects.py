@@ -81,7 +81,7 @@ WRAPPINGS = {
     "srun": re.compile(rb"^ *(\d{1,7}): ?"),
     "compose": re.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
     "stern": re.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
-    "pdsh": re.compile(rb"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}):(?: |$)"),
+    "pdsh": re.compile(rb"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}):(?: |$)"),
 }
 
 

@@ -153,7 +153,8 @@ class _Assembly:
         first = stream.resource.get("tracecore.attempt")
         self._attempt = first if isinstance(first, int) else 0
         self._first_attempt = self._attempt
-        self._failed = False
+        #: The machine whose launcher has said that its workers failed; "" where lines do not name one.
+        self._failed: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -320,15 +321,15 @@ class _Assembly:
         return attributes
 
     def _count_attempts(self, line: UnwrappedLine, shape: Shape) -> None:
-        """After torchrun has said that its workers failed, it sums up; what workers say then is the next attempt."""
+        """After torchrun has said that its workers failed, it sums up; what these say then is the next attempt."""
         if FAILED_GROUP in line.text and b"local_rank:" in line.text:
-            self._failed = True
-        elif self._failed and (
+            self._failed = line.host or ""
+        elif self._failed == (line.host or "") and (
             line.rank is not None
             or b"will restart worker group" in line.text
             or (isinstance(shape, Message) and b"/elastic/" not in line.text and b".elastic." not in line.text)
         ):
-            self._failed = False
+            self._failed = None
             self._attempt += 1
 
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:

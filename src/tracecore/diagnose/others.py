@@ -1,0 +1,50 @@
+"""Jobs and machines of a cluster that are not those of the run: a table of a day, events of all nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracecore.facts.host import SlurmState
+from tracecore.facts.kubernetes import NodeReadiness
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tracecore.facts.fact import Fact
+
+#: Jobs or machines that a note names.
+NAMED: Final = 4
+
+
+def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[Fact], list[str]]:
+    """Return the facts without those of other jobs and machines, and notes about these.
+
+    Args:
+        pod_nodes: machines of all pods that are listed; empty where no list has the pods of the run.
+    """
+    jobs = _jobs(facts)
+    nodes = {f.node for f in facts if isinstance(f, NodeReadiness) and f.node and pod_nodes and f.node not in pod_nodes}
+    states = {fact.job: fact.state for fact in facts if isinstance(fact, SlurmState)}
+    named = [f"{job} ({states[job]})" if job in states else job for job in sorted(jobs)]
+    kept = [
+        fact for fact in facts if fact.job not in jobs and not (isinstance(fact, NodeReadiness) and fact.node in nodes)
+    ]
+    notes = [f"The scheduler also lists jobs whose output is not here: {_listed(named)}"] if jobs else []
+    if nodes:
+        notes.append(f"Not ready, and none of the listed pods runs there: {_listed(sorted(nodes))}")
+    return kept, notes
+
+
+def _jobs(facts: Sequence[Fact]) -> set[str]:
+    """Return jobs of which only a scheduler speaks that also lists the job which wrote the logs.
+
+    Without that, the scheduler may know the job by another name than its logs do.
+    """
+    listed = {fact.job for fact in facts if fact.job and fact.layer == "scheduler"}
+    written = {fact.job for fact in facts if fact.job and fact.layer not in ("scheduler", "kernel")}
+    return set() if listed.isdisjoint(written) else listed - written
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
