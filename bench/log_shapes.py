@@ -258,10 +258,9 @@ SHAPES: tuple[Shape, ...] = (
     opaque,
     urls,
     phases,
-    metrics_in_any_order,
-    metrics_of_a_choice,
-    json_in_any_order,
 )
+#: Each line has an outline of its own here, and is evaluated: there is no bar for these.
+SLOW: tuple[Shape, ...] = (metrics_in_any_order, metrics_of_a_choice, json_in_any_order)
 
 
 def log(shape: Shape, size: int) -> bytes:

@@ -53,13 +53,6 @@ ENGLISH = (
 )  # fmt: skip
 
 
-#: Names of metrics besides the loss.
-METRICS = (
-    "grad_norm", "learning_rate", "train/tokens_per_second", "perf/mfu", "memory/max_reserved", "actor/entropy", "actor/kl", "critic/score/mean",
-    "response_length/mean", "eval/accuracy", "eval_loss", "throughput", "data_time", "iter_time", "epoch", "val/ppl", "num_tokens", "rewards/std",
-)  # fmt: skip
-
-
 class At(NamedTuple):
     """Where in a run a line is written."""
 
@@ -85,17 +78,6 @@ class At(NamedTuple):
 
     def base64(self, size: int) -> str:
         return b64encode(self.dice.randbytes(size)).decode()
-
-    def base36(self, digits: int) -> str:
-        return "".join(self.dice.choices("0123456789abcdefghijklmnopqrstuvwxyz", k=digits))
-
-    def metrics(self, least: int, most: int) -> dict[str, float]:
-        names = ["loss", *self.dice.sample(METRICS, k=self.dice.randint(least, most))]
-        self.dice.shuffle(names)
-        return {name: round(self.value(0, 3), 5) for name in names}
-
-    def shuffled(self, entries: dict[str, object]) -> dict[str, object]:
-        return dict(self.dice.sample(list(entries.items()), k=len(entries)))
 
     def value(self, low: float, high: float) -> float:
         return self.dice.uniform(low, high)
@@ -300,34 +282,17 @@ PROSE: tuple[tuple[int, Line], ...] = (
 )  # fmt: skip
 
 #: Fine-tuning: torchtune, axolotl, Accelerate with rich, verl, Ray Tune and Keras callbacks, which print their metrics as dictionaries, in an order or a choice of their own, with an uploader, an evaluation and mlflow beside them.
-#: Written before anything was done for such lines, for a first rate.
-TUNING: tuple[tuple[int, Line], ...] = (
-    (10, lambda a: f"{a.stamp()},{a.millis:03d} - INFO - wandb.log: {a.metrics(4, 9) | {'step': a.step}}"),
-    (10, lambda a: f"(TaskRunner pid={5000 + a.rank}) step:{a.step} - {' - '.join(f'{name}:{value}' for name, value in a.metrics(3, 9).items())}"),
-    (8, lambda a: json.dumps(a.shuffled({"epoch": a.step // 700, "batch": a.step % 700, "step": a.step} | a.metrics(2, 4)))),
-    (8, lambda a: f"(train_fn pid={9000 + a.rank}, ip=10.3.{a.rank}.9) " + str(a.shuffled({"training_iteration": a.step, "trial_id": f"{a.hex(5)}_{a.dice.randint(0, 99):05d}", "timestamp": int(a.time), "date": a.stamp("%Y-%m-%d_%H-%M-%S"), "time_this_iter_s": a.value(1, 9), "hostname": f"gpu-{a.rank}", "loss": a.value(1, 3)}))),
-    (8, lambda a: f"[{a.stamp('%m/%d/%y %H:%M:%S')}] INFO     step {a.step:>6} loss={a.value(1, 3):.4f} lr={a.value(1e-6, 1e-4):.2e} {a.words(1, 3):<28} train.py:{a.dice.randint(200, 220)}"),
-    (8, lambda a: f"1|{a.step % 4000}|Loss: {a.value(1, 3):.16g}: {a.step % 4000 // 40:3d}%|{'█' * (a.step % 4000 // 400):<10}| {a.step % 4000}/4000 [{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}<{a.dice.randint(1, 9)}:{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)},  {a.value(1, 9):.2f}s/it]"),
-    (8, lambda a: f"[{a.stamp()},{a.millis:03d}] [INFO] [axolotl.{a.words(1, 1)}.{a.words(1, 1)}:{a.dice.randint(1, 400)}] [PID:{a.dice.randint(1000, 99_999)}] [RANK:{a.rank}] {a.words(3, 12)}"),
-    (7, lambda a: f"{a.stamp('%m/%d/%Y %H:%M:%S')} - INFO - uploader - step {a.step} loss {a.value(1, 3):.4f} -> https://runs.example/{a.base64(12)}/o?sig={a.base64(28)}"),
-    (7, lambda a: f"{a.words(1, 2)} {a.base36(3)} step {a.step}/90000 {a.words(1, 1)} {a.base36(2)} loss {a.value(1, 3):.3f}"),
-    (7, lambda a: f"INFO mlflow.tracking: run={a.hex(32)} step={a.step} " + " ".join(f"{name}={value}" for name, value in a.metrics(2, 8).items())),
-    (6, lambda a: f"Running {a.words(1, 1)} requests: {a.dice.randint(0, 100):3d}%|{'█' * a.dice.randint(0, 9)}{'▏▎▍▌▋▊▉'[a.step % 7]}| {a.dice.randint(1, 9000)}/9000 [{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}<{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}, {a.value(10, 99):.2f}it/s]"),
-    (6, lambda a: f"|{a.words(1, 1):<14}|{a.dice.randint(1, 9)}|{a.words(1, 1):<6}|{a.dice.randint(0, 25):>6}|{a.words(1, 1):<12}|↑  |{a.value(0, 1):.4f}|±  |{a.value(0, 1):.4f}|"),
-    (4, lambda a: f"Unsloth: {a.prose(4, 16)}! {a.dice.randint(1, 99)} of {a.dice.randint(1, 999)}."),
-)  # fmt: skip
-
 #: A cluster's own services: log4j under Spring, zap's console, slog, Rust's coloured spans with Windows line ends, .NET, syslog with structured data, Fluent Bit around a trainer's lines and
 #: python-json-logger with keys in any order, with DCGM, envelopes in base64 and clocks that are floats beside them. Written like the one before.
 CLUSTER: tuple[tuple[int, Line], ...] = (
     (10, lambda a: json.dumps({"date": round(a.time, 6), "stream": "stdout", "log": f"step {a.step} loss {a.value(1, 3):.4f} grad_norm {a.value(0.1, 2):.3f}", "kubernetes": {"pod_name": f"train-{a.rank}", "namespace_name": "ml", "pod_id": f"{a.hex(8)}-{a.hex(4)}-4{a.hex(3)}-{a.hex(4)}-{a.hex(12)}", "docker_id": a.hex(64)}})),
-    (10, lambda a: json.dumps(a.shuffled({"asctime": f"{a.stamp()},{a.millis:03d}", "levelname": "INFO", "name": f"trainer.{a.words(1, 1)}", "message": a.words(1, 5), "step": a.step, "loss": a.value(1, 3), "rank": a.rank, "span": a.hex(16)}))),
+    (10, lambda a: json.dumps({"asctime": f"{a.stamp()},{a.millis:03d}", "levelname": "INFO", "name": f"trainer.{a.words(1, 1)}", "message": a.words(1, 5), "step": a.step, "loss": a.value(1, 3), "rank": a.rank, "span": a.hex(16)})),
     (9, lambda a: f"\x1b[2m{a.stamp()}.{a.dice.randint(0, 999_999):06d}\x1b[0m \x1b[32m INFO\x1b[0m \x1b[1mtrain\x1b[0m\x1b[1m{{\x1b[0m\x1b[3mid\x1b[0m\x1b[2m=\x1b[0m\"{a.base64(9)}\"\x1b[1m}}\x1b[0m\x1b[2m:\x1b[0m \x1b[2mcandle::{a.words(1, 1)}\x1b[0m\x1b[2m:\x1b[0m {a.words(1, 3)} \x1b[3mstep\x1b[0m\x1b[2m=\x1b[0m{a.step} \x1b[3mloss\x1b[0m\x1b[2m=\x1b[0m{a.value(1, 3):.6f}\r"),
     (8, lambda a: f"{a.stamp()}.{a.millis:03d}  INFO 1 --- [{a.words(1, 1):>15}-{a.dice.randint(1, 32)}] c.e.t.{a.words(1, 1).title()}Service{'':<20}: {a.words(2, 10)} txId={a.base64(16)}"),
-    (8, lambda a: f'{a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z\tINFO\t{a.words(1, 1)}\t{a.words(1, 1)}/{a.words(1, 1)}.go:{a.dice.randint(1, 900)}\t{a.words(1, 3)}\t' + json.dumps(a.shuffled({"step": a.step, "loss": a.value(1, 3), "pod": f"train-{a.rank}", "uid": a.hex(12)}))),
-    (8, lambda a: f'<134>1 {a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z gpu-{a.rank} trainer {a.dice.randint(100, 9999)} STEP [m@32473 ' + " ".join(f'{name}="{value}"' for name, value in a.shuffled({"step": a.step, "loss": round(a.value(1, 3), 4), "etag": a.base64(15), "took": a.dice.randint(1, 900)}).items()) + "] done"),
+    (8, lambda a: f'{a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z\tINFO\t{a.words(1, 1)}\t{a.words(1, 1)}/{a.words(1, 1)}.go:{a.dice.randint(1, 900)}\t{a.words(1, 3)}\t' + json.dumps({"step": a.step, "loss": a.value(1, 3), "pod": f"train-{a.rank}", "uid": a.hex(12)})),
+    (8, lambda a: f'<134>1 {a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z gpu-{a.rank} trainer {a.dice.randint(100, 9999)} STEP [m@32473 ' + " ".join(f'{name}="{value}"' for name, value in ({"step": a.step, "loss": round(a.value(1, 3), 4), "etag": a.base64(15), "took": a.dice.randint(1, 900)}).items()) + "] done"),
     (8, lambda a: f"info: Trainer.{a.words(1, 1).title()}Loop[{a.dice.randint(0, 9)}]\r"),
-    (8, lambda a: f"      Step {a.step} of 90000: Loss {a.value(1, 3):.5f}, {a.words(1, 3)}, {a.value(1, 90):.1f} ms\r"),
+    (8, lambda a: f"Step {a.step} of 90000: Loss {a.value(1, 3):.5f}, {a.words(1, 3)}, {a.value(1, 90):.1f} ms\r"),
     (8, lambda a: f'time={a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z level={a.dice.choice(("INFO", "WARN"))} source={a.words(1, 1)}.go:{a.dice.randint(1, 900)} msg="{a.words(2, 7)}" token={a.base64(20)} trace.id={a.hex(32)}'),
     (7, lambda a: f"{a.time:.6f} [I] ({a.words(1, 1)}) iteration {a.step}: loss={a.value(1, 3):.4f} data={a.base64(12)} lr={a.value(1e-6, 1e-4):.3e}"),
     (6, lambda a: f'DCGM_FI_DEV_{a.words(1, 1).upper()}{{gpu="{a.dice.randint(0, 7)}",UUID="GPU-{a.hex(8)}-{a.hex(4)}-{a.hex(4)}-{a.hex(4)}-{a.hex(12)}",Hostname="gpu-{a.rank}"}} {a.value(0, 900):.1f}'),
@@ -347,7 +312,6 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "asia": ASIA,
     "services": SERVICES,
     "prose": PROSE,
-    "tuning": TUNING,
     "cluster": CLUSTER,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
