@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -40,6 +41,7 @@ _HARMLESS = (
     "last error: none; exception handler installed",
     "out of memory guard: off; killed=0",
 )
+_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -189,6 +191,47 @@ def identifiers(number: int, now: datetime, dice: random.Random) -> str:
     return f"{'-'.join(parts)} step {number} loss {2 + dice.random():.4f} span={dice.getrandbits(32):08x}"
 
 
+def opaque(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{_stamp(now)} INFO {b64encode(dice.randbytes(18)).decode()} {_step(number, dice)}\n"
+
+
+def urls(number: int, now: datetime, dice: random.Random) -> str:
+    where = f"https://s3.example/{b64encode(dice.randbytes(12)).decode()}?sig={b64encode(dice.randbytes(27)).decode()}"
+    return f"{_stamp(now)} PUT {where} step={number} loss={2 + dice.random():.4f}\n"
+
+
+def phases(number: int, now: datetime, dice: random.Random) -> str:
+    """Short identifiers, and words before and behind each step."""
+    name = "".join(dice.choices(_LETTERS, k=dice.randrange(2, 5)))
+    return (
+        f"{dice.choice(_WORDS)} {name} step {number} {dice.choice(_WORDS)}/{name[::-1]} loss {2 + dice.random():.4f}\n"
+    )
+
+
+def _metrics(names: list[str], number: int, dice: random.Random) -> str:
+    values = {name: round(dice.random(), 5) for name in names} | {"loss": round(2 + dice.random(), 4)}
+    entries = list(({"step": number} | values).items())
+    dice.shuffle(entries)
+    return str(dict(entries))
+
+
+def metrics_in_any_order(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{_stamp(now)} {_metrics(['grad_norm', 'learning_rate', 'perf/mfu', 'eval/accuracy'], number, dice)}\n"
+
+
+def metrics_of_a_choice(number: int, now: datetime, dice: random.Random) -> str:
+    chosen = dice.sample(_WORDS, k=dice.randrange(2, 9))
+    metrics = " ".join(f"{word}/{dice.choice(_WORDS)}={dice.random():.5f}" for word in chosen)
+    return f"{_stamp(now)} step={number} {metrics} loss={2 + dice.random():.4f}\n"
+
+
+def json_in_any_order(number: int, now: datetime, dice: random.Random) -> str:
+    entries: list[tuple[str, object]] = [("ts", f"{now:%Y-%m-%dT%H:%M:%S.%f}Z"), ("step", number), ("loss", 2.5)]
+    entries += [(word, round(dice.random(), 4)) for word in dice.sample(_WORDS, k=dice.randrange(2, 6))]
+    dice.shuffle(entries)
+    return json.dumps(dict(entries)) + "\n"
+
+
 SHAPES: tuple[Shape, ...] = (
     identifiers,
     plain,
@@ -212,7 +255,12 @@ SHAPES: tuple[Shape, ...] = (
     keras,
     rulers,
     tables,
+    opaque,
+    urls,
+    phases,
 )
+#: Each line has an outline of its own here, and is evaluated: there is no bar for these.
+SLOW: tuple[Shape, ...] = (metrics_in_any_order, metrics_of_a_choice, json_in_any_order)
 
 
 def log(shape: Shape, size: int) -> bytes:

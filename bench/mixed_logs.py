@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +75,9 @@ class At(NamedTuple):
 
     def hex(self, digits: int) -> str:
         return f"{self.dice.getrandbits(4 * digits):0{digits}x}"
+
+    def base64(self, size: int) -> str:
+        return b64encode(self.dice.randbytes(size)).decode()
 
     def value(self, low: float, high: float) -> float:
         return self.dice.uniform(low, high)
@@ -277,6 +281,25 @@ PROSE: tuple[tuple[int, Line], ...] = (
     (4, lambda a: a.prose(3, 60).capitalize() + "."),
 )  # fmt: skip
 
+#: Fine-tuning: torchtune, axolotl, Accelerate with rich, verl, Ray Tune and Keras callbacks, which print their metrics as dictionaries, in an order or a choice of their own, with an uploader, an evaluation and mlflow beside them.
+#: A cluster's own services: log4j under Spring, zap's console, slog, Rust's coloured spans with Windows line ends, .NET, syslog with structured data, Fluent Bit around a trainer's lines and
+#: python-json-logger with keys in any order, with DCGM, envelopes in base64 and clocks that are floats beside them. Written like the one before.
+CLUSTER: tuple[tuple[int, Line], ...] = (
+    (10, lambda a: json.dumps({"date": round(a.time, 6), "stream": "stdout", "log": f"step {a.step} loss {a.value(1, 3):.4f} grad_norm {a.value(0.1, 2):.3f}", "kubernetes": {"pod_name": f"train-{a.rank}", "namespace_name": "ml", "pod_id": f"{a.hex(8)}-{a.hex(4)}-4{a.hex(3)}-{a.hex(4)}-{a.hex(12)}", "docker_id": a.hex(64)}})),
+    (10, lambda a: json.dumps({"asctime": f"{a.stamp()},{a.millis:03d}", "levelname": "INFO", "name": f"trainer.{a.words(1, 1)}", "message": a.words(1, 5), "step": a.step, "loss": a.value(1, 3), "rank": a.rank, "span": a.hex(16)})),
+    (9, lambda a: f"\x1b[2m{a.stamp()}.{a.dice.randint(0, 999_999):06d}\x1b[0m \x1b[32m INFO\x1b[0m \x1b[1mtrain\x1b[0m\x1b[1m{{\x1b[0m\x1b[3mid\x1b[0m\x1b[2m=\x1b[0m\"{a.base64(9)}\"\x1b[1m}}\x1b[0m\x1b[2m:\x1b[0m \x1b[2mcandle::{a.words(1, 1)}\x1b[0m\x1b[2m:\x1b[0m {a.words(1, 3)} \x1b[3mstep\x1b[0m\x1b[2m=\x1b[0m{a.step} \x1b[3mloss\x1b[0m\x1b[2m=\x1b[0m{a.value(1, 3):.6f}\r"),
+    (8, lambda a: f"{a.stamp()}.{a.millis:03d}  INFO 1 --- [{a.words(1, 1):>15}-{a.dice.randint(1, 32)}] c.e.t.{a.words(1, 1).title()}Service{'':<20}: {a.words(2, 10)} txId={a.base64(16)}"),
+    (8, lambda a: f'{a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z\tINFO\t{a.words(1, 1)}\t{a.words(1, 1)}/{a.words(1, 1)}.go:{a.dice.randint(1, 900)}\t{a.words(1, 3)}\t' + json.dumps({"step": a.step, "loss": a.value(1, 3), "pod": f"train-{a.rank}", "uid": a.hex(12)})),
+    (8, lambda a: f'<134>1 {a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z gpu-{a.rank} trainer {a.dice.randint(100, 9999)} STEP [m@32473 ' + " ".join(f'{name}="{value}"' for name, value in ({"step": a.step, "loss": round(a.value(1, 3), 4), "etag": a.base64(15), "took": a.dice.randint(1, 900)}).items()) + "] done"),
+    (8, lambda a: f"info: Trainer.{a.words(1, 1).title()}Loop[{a.dice.randint(0, 9)}]\r"),
+    (8, lambda a: f"Step {a.step} of 90000: Loss {a.value(1, 3):.5f}, {a.words(1, 3)}, {a.value(1, 90):.1f} ms\r"),
+    (8, lambda a: f'time={a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z level={a.dice.choice(("INFO", "WARN"))} source={a.words(1, 1)}.go:{a.dice.randint(1, 900)} msg="{a.words(2, 7)}" token={a.base64(20)} trace.id={a.hex(32)}'),
+    (7, lambda a: f"{a.time:.6f} [I] ({a.words(1, 1)}) iteration {a.step}: loss={a.value(1, 3):.4f} data={a.base64(12)} lr={a.value(1e-6, 1e-4):.3e}"),
+    (6, lambda a: f'DCGM_FI_DEV_{a.words(1, 1).upper()}{{gpu="{a.dice.randint(0, 7)}",UUID="GPU-{a.hex(8)}-{a.hex(4)}-{a.hex(4)}-{a.hex(4)}-{a.hex(12)}",Hostname="gpu-{a.rank}"}} {a.value(0, 900):.1f}'),
+    (6, lambda a: json.dumps({"level": "info", "ts": a.time, "msg": a.words(2, 7), "payload": a.base64(a.dice.randint(20, 90)), "n": a.dice.randint(1, 10**6)})),
+    (4, lambda a: f"{a.stamp('%b %d, %Y %I:%M:%S %p')} {a.words(1, 1)}.{a.words(1, 1)} run\r"),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -289,6 +312,7 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "asia": ASIA,
     "services": SERVICES,
     "prose": PROSE,
+    "cluster": CLUSTER,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

@@ -140,6 +140,12 @@ def test_a_stream_that_never_says_its_step_lives_by_its_reports() -> None:
     assert stalls([step(n * 30, None, loss=1.0) for n in range(5)], at(150)) == []
 
 
+def test_a_report_without_a_step_hides_no_stall_of_a_stream_that_tells_its_steps() -> None:
+    """It may be the first line of another phase, and stand for lines behind the stall."""
+    report = step(2, None, loss=1.0, last_time=at(200), count=9)
+    assert brief(stalls([step(1, 7, phase="eval"), report, step(3, 8), step(100, 9)], at(100))) == [(90, 8, None)]
+
+
 def test_a_checkpoint_of_another_step_that_was_saved_is_progress() -> None:
     saved = [msgspec.structs.replace(checkpoint(50 * n, "write", "end"), step=100 * n) for n in range(1, 9)]
     assert stalls(saved, at(450)) == []

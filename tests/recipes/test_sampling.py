@@ -281,3 +281,18 @@ def test_ranks_that_do_not_say_who_they_are_repeat_steps(apart: int) -> None:
         (120.0, True),
         (300.0, True),
     ]
+
+
+@pytest.mark.parametrize(
+    "line", [b"RuntimeError: CUDA error: an illegal memory access", b"\x1b[1mstep\x1b[0m 7 loss 1.5"]
+)
+def test_a_line_that_ends_as_on_windows_is_read(line: bytes) -> None:
+    for above in (b"", b"some other line\r\n"):
+        stream = _stream(above + line + b"\r\n" + b"the end\r\n", "text")
+        for select in (
+            plan("stdout").every(stream),
+            fresh("stdout").selector(stream),
+            fresh("stdout").selector(stream, live=True),
+        ):
+            (record,) = read(stream, select, Clock(), Counters())
+            assert record["source"].offset == len(above)

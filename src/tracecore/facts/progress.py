@@ -348,8 +348,10 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
             state.saved = fact.step
     if not advances:
         return
-    # A report may stand for several that followed each other closely.
-    state.since = fact.end if state.since is None else max(state.since, fact.end)
+    # A report may stand for several that followed each other closely. Where steps are told, lines without one are no
+    # progress: then the first of them may have changed the phase, and the others say nothing.
+    end = fact.time if isinstance(fact, Progress) and fact.step is None and state.step is not None else fact.end
+    state.since = end if state.since is None else max(state.since, end)
     state.last, state.latest, state.stated, state.ended = fact, _place(fact), 0, False
     if isinstance(fact, Progress):
         # A step made while a checkpoint is being written in the background: it does not hold up the training.

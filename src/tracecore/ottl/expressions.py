@@ -182,6 +182,8 @@ class Compiler:
         a, b = constant_value(first), constant_value(second)
         if a is not MISSING and b is not MISSING and not is_folded(first) and not is_folded(second):
             return constant(compare(a, b))
+        if b is None and op in ("==", "!="):
+            return _nil(first, wanted=op == "==")
         return lambda ctx: compare(first(ctx), second(ctx))
 
 
@@ -189,6 +191,16 @@ def _map_value(value: Value) -> Value:
     if isinstance(value, (str, int, float, list, dict, type(None))) or type(value) is bytes:
         return value
     raise OttlTypeError(f"<Invalid value type {go_type(value)}>")
+
+
+def _nil(getter: RawGetter, *, wanted: bool) -> Callable[[Context], bool]:
+    """Comparison with nil, which most conditions are; empty bytes are nil."""
+
+    def compared(ctx: Context) -> bool:
+        value = getter(ctx)
+        return (value is None or (type(value) is bytes and not value)) is wanted
+
+    return compared
 
 
 def inverted(condition: Callable[[Context], bool]) -> Callable[[Context], bool]:
@@ -210,5 +222,12 @@ def joined(conditions: list[Callable[[Context], bool]], *, until: bool) -> Calla
         return constant(not until)
     if len(open_ended) == 1:
         return open_ended[0]
-    holds = any if until else all
-    return lambda ctx: holds(one(ctx) for one in open_ended)
+
+    def joint(ctx: Context) -> bool:
+        # As `any` and `all` of a generator, in half the time.
+        for one in open_ended:
+            if one(ctx) is until:
+                return until
+        return not until
+
+    return joint

@@ -35,6 +35,11 @@ _IN_BYTES: Final = re.compile(
 _CHAIN: Final = re.compile(rb"(?<![0-9A-Za-z])[0-9A-Fa-f]{4,}(?:-[0-9A-Fa-f]{4,})+(?![0-9A-Za-z])")
 _JOINED: Final = re.compile(rb"-[0-9A-Fa-f]{4}")
 _MIXED: Final = re.compile(rb"[0-9][A-Fa-f]|[A-Fa-f][0-9]")
+#: What joins the parts of base64.
+_JOINTS: Final = np.frombuffer(b"+/", np.uint8)
+#: Bytes of what follows a word that is named and is no number.
+_TOLD: Final = 12
+_BETWEEN_DIGITS: Final = np.frombuffer(b"et", np.uint8)
 #: Named words are numbered from 1 on.
 _WORDS: Final = 95
 #: Prime factors that keep lanes apart.
@@ -126,11 +131,28 @@ class Mask:
         if len(parts := np.flatnonzero(mixed)):
             front = np.zeros(len(begin), np.uint64)
             front[letters] = words
+            known = np.zeros(len(begin), np.bool_)
+            known[letters] = named
             # What begins with a digit after a word that recipes name is a number to them.
             told = np.zeros(len(begin) + 2, np.bool_)
-            told[letters + 2] = named
-            told = told[parts] & (said[parts] != _LETTER)
-            hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts], told)
+            told[letters + 2] = named & (size[letters] > 2)
+            told = told[: len(begin)] & (said != _LETTER)
+            hidden[parts] = _identifiers(
+                said[parts], size[parts], front[parts], known[parts], ~touching[parts], told[parts]
+            )
+            # Of what is joined by + or /, as base64 is, all is as opaque as an identifier in it.
+            runs = np.flatnonzero(said > 0)
+            heads = np.flatnonzero(~touching[runs])
+            before = begin[runs[heads]] - 1
+            joint = np.isin(array[before], _JOINTS) & (before == (begin + size)[runs[heads - 1]])
+            joint[:1] = False
+            opaque = np.logical_or.reduceat(hidden[runs] & mixed[runs], heads)
+            told[runs[heads]] &= np.add.reduceat(size[runs], heads) < _TOLD
+            chain = np.cumsum(~joint | told[runs[heads]]) - 1
+            opaque = (
+                np.logical_or.reduceat(opaque, np.flatnonzero(np.diff(chain, prepend=-1)))[chain] & ~told[runs[heads]]
+            )
+            hidden[runs] |= np.repeat(opaque, np.diff(heads, append=len(runs))) & ~known[runs]
         # Whatever touches what follows a backslash belongs to an escape.
         token = np.cumsum(~touching)
         escapes = np.flatnonzero((said > 0) & ~touching & (array[begin - 1] == ord("\\")) & (begin > 0))
@@ -181,13 +203,16 @@ def _whole(match: re.Match[bytes]) -> bytes:
     return HIDDEN * len(match.group()) if _MIXED.search(match.group()) else match.group()
 
 
-def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) -> Flags:
+def _identifiers(said: Any, size: Array, words: Any, named: Flags, first: Flags, told: Flags) -> Flags:
     """Return the runs that are part of an identifier: hexadecimal but no float, or digits and letters by turns.
+
+    Three turns with a word that is named or a single e or t in the middle are none: 15T01, 2e05, 9Nov2026.
 
     Args:
         said: what kind each run is.
         size: how long it is.
         words: the letters it begins with.
+        named: recipes name its letters.
         first: it begins a token.
         told: it would be a number if it did.
     """
@@ -197,8 +222,10 @@ def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) 
     hexadecimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size <= 8)
     foreign = np.logical_or.reduceat(letter & ~hexadecimal, starts)
     exponent = np.logical_and.reduceat(~letter | (words == ord("e")), starts)
-    found = (runs > 3) | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 3))
-    return np.repeat(found & ~told[starts], runs)
+    turns = (runs == 3) & ~np.logical_or.reduceat(named, starts) & ~np.isin(words[starts + (runs > 1)], _BETWEEN_DIGITS)
+    length = np.add.reduceat(size, starts)
+    found = (runs > 3) | turns | (~foreign & ~exponent & (length >= 3))
+    return np.repeat(found & ~(told[starts] & (length < _TOLD)), runs)
 
 
 class Progress(NamedTuple):

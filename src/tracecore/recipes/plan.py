@@ -50,14 +50,30 @@ _WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod
 _STREAM = ("gen_ai.training.rank", "k8s.pod.name")
 #: Words by which readers know who wrote a line, and when.
 _OF_READERS = (
-    *("rank", "pid", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
+    *(
+        "rank",
+        "pid",
+        "ip",
+        "am",
+        "pm",
+        "pod",
+        "stdout",
+        "stderr",
+        "time",
+        "timestamp",
+        "asctime",
+        "datetime",
+        "date",
+        "utc",
+        "gmt",
+    ),
     *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
 )
 
 #: An expression in a statement, what in it is no text, and a word.
 _LITERAL = re.compile(r'\((?:body|cache\["\w+"\]), "((?:[^"\\]|\\.)*)"')
 _SYNTAX = re.compile(r"\(\?P<\w+>|\(\?[a-zA-Z]+[:)]|\\[a-zA-Z]")
-_WORD = re.compile(r"[A-Za-z]{3,}")
+_WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -170,10 +186,12 @@ class LayerPlan:
 
         return Sampler(
             self.events(),
-            # What progress lines have besides their words says more than these.
-            self._database("effects", prepared.effects)
-            if prepared.effects
-            else self._database("progress", prepared.progress),
+            # A line of progress has both: what a condition asks for, and what a statement takes from it.
+            [
+                self._database(name, serialised)
+                for name, serialised in (("effects", prepared.effects), ("progress", prepared.progress))
+                if serialised
+            ],
             self._shapes_of(stream),
             self._mask(prepared.vocabulary),
             self._mask(prepared.words),

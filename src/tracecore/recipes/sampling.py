@@ -62,7 +62,7 @@ class Sampler:
 
     Args:
         events: finds lines that are no progress, or more than that.
-        progress: the database of what progress lines have.
+        progress: databases, of each of which progress lines have something.
         shapes: of the lines of this and other streams.
         mask: hides what means nothing in lines that are not known otherwise.
         event_mask: the same for lines that are no progress.
@@ -74,7 +74,7 @@ class Sampler:
     def __init__(
         self,
         events: Selector,
-        progress: ScanDatabase,
+        progress: Sequence[ScanDatabase],
         shapes: Shapes,
         mask: Mask,
         event_mask: Mask,
@@ -264,11 +264,12 @@ class Sampler:
 
     def _telling(self, said: Lines, which: Array) -> Array:
         """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
-        matched: list[int] = []
-        some = said.some(which)
-        self._progress.scan(some.marked, _collect, matched)
-        found: Array = which[distinct(np.searchsorted(some.ends, np.array(matched, np.int64)))]
-        return found
+        for database in self._progress:
+            matched: list[int] = []
+            some = said.some(which)
+            database.scan(some.marked, _collect, matched)
+            which = which[distinct(np.searchsorted(some.ends, np.array(matched, np.int64)))]
+        return which
 
     def _read(self, found: Numbers, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
         """Progress lines that can be read by the block, and those that cannot; `raw` gives a line as it is."""

@@ -19,7 +19,7 @@ from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
-from tracecore.ottl.planner.shortcuts import editing, editing_where
+from tracecore.ottl.planner.shortcuts import editing
 from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode
 from tracecore.ottl.signature import RawGetter
@@ -121,12 +121,11 @@ class Stock:
         self._steps = 0
         self.groups = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
-        #: Editors as the language has them, and as they run here.
-        self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
+        self._editors: dict[tuple[int, int], RawGetter] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
-        #: Expressions that a statement asks for.
-        self._asked: dict[tuple[int, int], tuple[str, ...]] = {}
+        #: Expressions that a statement asks for; those that the conditions of a group ask for have no place.
+        self._asked: dict[tuple[int, int | None], tuple[str, ...]] = {}
         #: Statements as they are written.
         self._whole: dict[tuple[int, int], Program] = {}
         #: What is left of statements, by the answers to what they ask.
@@ -136,9 +135,7 @@ class Stock:
         """The expressions that each group and its statements ask the body for, in order."""
         for number, places in candidates:
             if self._told(number):
-                conditions = (questions(condition, _unknown) for condition in self._conditions_of(number))
-                statements = (self._asked_by(number, place) for place in places)
-                yield dict.fromkeys(chain(*conditions, *statements))
+                yield dict.fromkeys(chain(*(self._asked_by(number, place) for place in (None, *places))))
 
     def numbers_of(self, candidates: Candidates) -> frozenset[int]:
         """Numbers of those expressions that are searched for."""
@@ -193,10 +190,11 @@ class Stock:
         """Whether what is known of the body is true for all statements of a group."""
         return self.groups[number].context == "log" and not self.groups[number].changes_body
 
-    def _asked_by(self, number: int, place: int) -> tuple[str, ...]:
+    def _asked_by(self, number: int, place: int | None) -> tuple[str, ...]:
         if (number, place) not in self._asked:
-            where = self._statement(number, place).where
-            self._asked[number, place] = () if where is None else tuple(questions(where, _unknown))
+            nodes = self._conditions_of(number) if place is None else (self._statement(number, place).where,)
+            asked = (questions(node, _unknown) for node in nodes if node is not None)
+            self._asked[number, place] = tuple(chain.from_iterable(asked))
         return self._asked[number, place]
 
     def _left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
@@ -252,13 +250,9 @@ class Stock:
         if (number, place) not in self._editors:
             alone = tree.Statement(node.editor, None, node.source)
             general = compile_statement(alone, entry.context, qualified=entry.qualified).editor
-            self._editors[number, place] = general, editing(node.editor, general)
-        general, editor = self._editors[number, place]
-        if where is None:
-            return Program(node, entry.context, None, editor)
-        holds = self._condition(number, where)
-        both = editing_where(node.editor, where, lambda ctx: holds(ctx) and general(ctx))
-        return Program(node, entry.context, holds, editor) if both is None else Program(node, entry.context, None, both)
+            self._editors[number, place] = editing(node.editor, general)
+        holds = None if where is None else self._condition(number, where)
+        return Program(node, entry.context, holds, self._editors[number, place])
 
     def _condition(self, number: int, node: tree.Condition) -> Asked:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true

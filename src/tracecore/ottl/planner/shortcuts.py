@@ -43,24 +43,6 @@ def editing(call: tree.Call, general: RawGetter) -> RawGetter:
     return general
 
 
-def editing_where(call: tree.Call, where: tree.Condition, general: RawGetter) -> RawGetter | None:
-    """Return the action of an editor that has something to set; None if its condition asks for anything else.
-
-    Args:
-        call: the editor, in a log's context.
-        where: its condition.
-        general: the closure of both.
-    """
-    match where:
-        case tree.Comparison("!=", tree.Path() as needed, tree.Literal(None)):
-            match [argument.value for argument in call.arguments]:
-                case [_, tree.Path() as source] | [_, tree.Call(_, (tree.Argument("", tree.Path() as source),), ())]:
-                    if source == needed and place_of(source) is not None:
-                        found = editing(call, general)
-                        return None if found is general else found
-    return None
-
-
 def _given(target: Place | None, value: Any) -> RawGetter | None:
     match target:
         case ("attributes", key) if key:

@@ -241,6 +241,9 @@ static int is_before_byte(const byte *text, number at, number size) {
     return is_escaped_byte(text, at, size);
 }
 
+/* What begins with a digit and follows a word that is named is a number, unless it is as long as this. */
+enum { TOLD = 12 };
+
 /* Kinds of bytes. */
 enum { SEPARATOR, DIGIT, LETTER, HIDDEN, END };
 
@@ -301,7 +304,7 @@ static number run_end(const byte *kinds, number at, byte kind) {
 }
 
 /* Whether a stretch has digits and the letters a to f only, up to eight of these on end, and is no float like 1e9. */
-static int is_identifier(const byte *text, number at, number stop) {
+static int is_hexadecimal(const byte *text, number at, number stop) {
     int exponent = 1;
     for (number letters = 0; at < stop; at++) {
         letters = is_digit(text[at]) ? 0 : letters + 1;
@@ -311,12 +314,21 @@ static int is_identifier(const byte *text, number at, number stop) {
     return !exponent;
 }
 
+/* Whether these runs are an identifier: hexadecimal, or digits and letters by turns, but no 15T01, 2e05 or 9Nov2026. */
+static int is_identifier(const byte *text, const struct token *runs, number count) {
+    if (count > 3) return 1;
+    if (count == 3 && !runs[0].name && !runs[1].name && !runs[2].name && runs[1].word != 'e' && runs[1].word != 't') return 1;
+    number start = runs[0].start, stop = runs[count - 1].stop;
+    return stop - start >= 3 && is_hexadecimal(text, start, stop);
+}
+
 /* The tokens of a line: hidden are words that are not named, identifiers, escapes, and what stands among escaped bytes, see
    `columns.Mask`. Behind the text there is room for eight bytes more, which are 0. Returns how many. */
 static number tokenised(const byte *text, number start, number stop, number size, const byte *kinds, const byte *named,
                         int bits, int bytes, struct token *tokens) {
     number count = 0, bytes_end = start - 3; /* where the last token among escaped bytes ended */
-    int after_named = 0;                     /* the token before ended with a word that is named */
+    number chain = 0, chain_end = start - 2; /* tokens joined by + or /, as in base64 */
+    int after_named = 0, opaque = 0; /* the token before ended with a word that is named; an identifier is in the chain */
     for (number at = start; (at = run_end(kinds, at, SEPARATOR)) < stop;) {
         number begin = at, first = count;
         if (kinds[at] == HIDDEN) {
@@ -330,8 +342,8 @@ static number tokenised(const byte *text, number start, number stop, number size
             token->start = at;
             token->kind = kinds[at];
             token->name = 0;
+            token->word = 0;
             if (token->kind == LETTER) {
-                token->word = 0;
                 memcpy(&token->word, text + at, size - at < 8 ? (size_t)(size - at) : 8);
                 at = run_end(kinds, at, LETTER);
                 token->word |= 0x2020202020202020u;
@@ -346,9 +358,13 @@ static number tokenised(const byte *text, number start, number stop, number size
         }
         struct token *last = tokens + count - 1;
         number runs = count - first;
-        after_named = last->kind == LETTER && last->name;
-        int hidden = runs == 1 ? last->kind == LETTER && !last->name && at - begin > 2
-                               : !told && (runs > 3 || (at - begin >= 3 && is_identifier(text, begin, at)));
+        told &= at - begin < TOLD;
+        after_named = last->kind == LETTER && last->name && last->stop - last->start > 2;
+        int identifier = runs > 1 && !told && is_identifier(text, tokens + first, runs);
+        int hidden = runs == 1 ? last->kind == LETTER && !last->name && at - begin > 2 : identifier;
+        int apart = told || begin - 1 != chain_end || (text[chain_end] != '/' && text[chain_end] != '+');
+        opaque = identifier | (opaque & !apart);
+        chain_end = at;
         int escape = begin > start && text[begin - 1] == '\\';
         if (bytes) {
             int in_bytes = begin - bytes_end <= 2;
@@ -367,6 +383,9 @@ static number tokenised(const byte *text, number start, number stop, number size
             tokens[first].stop = at;
             count = first + 1;
         }
+        if (apart) chain = told ? count : first;
+        for (; opaque && chain < count; chain++)
+            if (!tokens[chain].name) tokens[chain].kind = HIDDEN;
     }
     return count;
 }
@@ -457,7 +476,7 @@ number outlined(const byte *text, number size, const number *ends, number lines,
                 before = AFTER_NUMBER;
                 continue;
             }
-            if (token->kind == LETTER && (token->name || length < 3)) {
+            if (token->kind == LETTER && (token->name || length < 2)) {
                 int joined = place > 0 && token[-1].kind == DIGIT && token[-1].stop == token->start;
                 int counted = place + 1 < all && token[1].kind == DIGIT && token[1].start - at <= FAR;
                 if (counted || (joined && length < 3)) {

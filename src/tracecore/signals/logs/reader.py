@@ -181,7 +181,9 @@ class _Assembly:
                         break
                     at = picked[index]
                     start = data.rfind(b"\n", position, at) + 1
-                    position = max(position, start, data.rfind(b"\r", max(position, start), at) + 1)
+                    # The place may be the line's own newline, behind a carriage return that is its own, too.
+                    last = at - 1 if data[at - 1 : at + 1] == b"\r\n" else at
+                    position = max(position, start, data.rfind(b"\r", max(position, start), last) + 1)
             end, after = _line_end(data, position, size)
             if end - position > MAX_LINE:
                 # The beginning and the end of a line that is too long are read as two.
