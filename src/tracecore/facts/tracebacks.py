@@ -12,6 +12,8 @@ from typing import NamedTuple, cast
 
 import re2
 
+from tracecore.signals.logs.multiline import announces
+
 #: Characters and lines looked at, from the end.
 MAX_CHARS = 262_144
 MAX_LINES = 5_000
@@ -227,6 +229,8 @@ def _read(block: _Block, line: str) -> None:
         if match is not None and not (block.inner and _CARRIES in match.group(1)):
             _end(block, match)
     elif block.open and len(block.message) < MESSAGE_LINES:
+        if not content.strip() and announces(block.message[-1].encode()):
+            return  # the reason stands below an empty line
         if content.strip() in ("", '"""') or _LOGGED.match(content):
             block.open = False
         else:
