@@ -49,6 +49,7 @@ _ROOT = (
     "zeros",
     "harmless",
     "ends",
+    "good_end",
     "exit_statuses",
     "reasons",
     "rules",
@@ -129,6 +130,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     zeros: Any
     harmless: Any
     ends: Any
+    good_end: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
     rules: tuple[ClassRule, ...]
@@ -215,6 +217,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     def is_ordinary(self, text: str) -> bool:
         """Return whether a line is one of a program that goes on."""
         return bool(text) and not self.ends.search(text) and not self.complains.search(text)
+
+    def ends_well(self, text: str) -> bool:
+        """Return whether the last line of a log says that the program ended well."""
+        found = self.good_end.search(text)
+        return found is not None and not found.group(1) and not self.complaint(text)
 
     def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> ClassRule | None:
         """The rule for a verdict: its pattern, and fields of its document."""
@@ -318,6 +325,7 @@ def read(file: Path) -> Rules:
         zeros=re2.compile(top["zeros"].regex()),
         harmless=re2.compile(top["harmless"].regex()),
         ends=re2.compile(top["ends"].regex()),
+        good_end=re2.compile(top["good_end"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
         reasons={
             name.casefold(): None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()

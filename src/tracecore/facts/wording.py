@@ -19,6 +19,8 @@ QUOTE = 300
 MESSAGE = 4096
 #: How a line ends that announces the next.
 ANNOUNCES = (":", "...", "{", "(")
+#: How a line ends that needs no colon before what follows it.
+_STOPS: Final = (*ANNOUNCES, ".", "!", ")", ">", "…")
 _REASONS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 _TELLS: Final = tuple(re2.compile(expression) for expression in _REASONS["tells"])
 _IDLE: Final = tuple(re2.compile(expression) for expression in _REASONS["idle"])
@@ -67,16 +69,22 @@ def reason(message: str, limit: int = 160) -> str:
 
     `Error(s) in loading state_dict for Net:` is followed by what is wrong with it; see `reasons.toml`.
     """
-    lines = [line for part in message[:MESSAGE].splitlines() if (line := part.strip())]
+    parts = [part for part in message[:MESSAGE].splitlines() if part.strip()]
+    lines = [part.strip() for part in parts]
     if not lines:
         return ""
     place = _telling(lines)
     if place == 0:
         return shortened(lines[0], limit)
     told = _said(lines[place])
-    if place > 1 and _NAME.search(lines[place - 1]):
+    if place > 1 and _NAME.search(lines[place - 1]) and _indent(parts[place]) > _indent(parts[place - 1]):
         told = f"{lines[place - 1]}: {told}"
-    return f"{quote(lines[0], limit // 2)} {shortened(told, limit)}"
+    first = quote(lines[0], limit // 2)
+    return f"{first}{' ' if first.endswith(_STOPS) else ': '}{shortened(told, limit)}"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def shortened(text: str, limit: int) -> str:

@@ -207,7 +207,8 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
     ]
     kept: dict[int, None] = {0: None} if _TRACEBACK in lines[0][1] else {}
     most += len(kept)
-    # The last exception is what ended it, the first is where it began; then what the last says further, and the frames above them.
+    # The last exception is what ended it, the first is where it began; then what the last says further, and the frames
+    # above them.
     said = range(raised[-1] + 1, len(lines))[:_SAID] if raised else ()
     for place in dict.fromkeys((*raised[-1:], *raised[:1], *said)):
         kept.setdefault(place)
