@@ -100,7 +100,10 @@ def _unknown(data: bytes, begin: int, rules: Rules) -> Complaint | None:
     found: Complaint | None = None
     for line in data[begin:].split(b"\n"):
         text = line[:LINE].decode("utf-8", "replace").rstrip()
-        if rules.complaint(text.strip()):
+        if found is not None and number == found.line + 1 and found.text.endswith(":") and text.strip():
+            # A line that ends so announces the next, which says why: Rust's panics are told in two.
+            found = msgspec.structs.replace(found, text=f"{found.text} {text.strip()}"[:500])
+        elif rules.complaint(text.strip()):
             found = found or Complaint(text.strip()[:500], place, len(line), number)
         elif rules.is_ordinary(text):
             found = None

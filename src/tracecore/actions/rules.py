@@ -36,6 +36,8 @@ MEMORY: Final = 64 << 20
 #: another one failed. start: the program never ran. least: the last line of a log, of which anything else says more.
 TELLS: Final = ("who", "how", "end", "start", "least")
 
+#: Fields of one line that stand at zero.
+_FIELDS: Final = 32
 _ROOT = (
     "classes",
     "chatter",
@@ -44,8 +46,10 @@ _ROOT = (
     "complains",
     "complaints",
     "quoted",
+    "zeros",
     "harmless",
     "ends",
+    "good_end",
     "exit_statuses",
     "reasons",
     "rules",
@@ -123,8 +127,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     complains: Any
     complaints: Any
     quoted: Any
+    zeros: Any
     harmless: Any
     ends: Any
+    good_end: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
     rules: tuple[ClassRule, ...]
@@ -167,6 +173,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.any_phrase.search(text.encode("utf-8", "replace")):
             return None
+        text = text if own else self._counted(text)
         for name, expression in self.chatter:
             if (own and name not in ("settings", "advice")) or (found := expression.search(text)) is None:
                 continue
@@ -185,6 +192,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
             text = text[: options.start()]
         if self.warned(text) or self.errs.search(text) or not self.complaints.search(text):
             return False
+        text = self._counted(text)
         for name, expression in self.chatter:
             if name == "advice" or (found := expression.search(text)) is None:
                 continue
@@ -193,6 +201,15 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
             text = text[: text.rfind(". ", 0, found.start()) + 1]
         return bool(self.complaints.search(text))
 
+    def _counted(self, text: str) -> str:
+        """Return the text without the counters in it that stand at zero, and the fields that say no."""
+        # A field that follows another one is left over, since the two share what stands between them.
+        for _ in range(_FIELDS):
+            before, text = text, self.zeros.sub(r"\1\2", text)
+            if text == before:
+                break
+        return text
+
     def overcome(self, text: str) -> bool:
         """Return whether some lines say that a complaint is harmless, or that the operation is tried again."""
         return bool(self.harmless.search(text))
@@ -200,6 +217,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     def is_ordinary(self, text: str) -> bool:
         """Return whether a line is one of a program that goes on."""
         return bool(text) and not self.ends.search(text) and not self.complains.search(text)
+
+    def ends_well(self, text: str) -> bool:
+        """Return whether the last line of a log says that the program ended well."""
+        found = self.good_end.search(text)
+        return found is not None and not found.group(1) and not self.complaint(text)
 
     def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> ClassRule | None:
         """The rule for a verdict: its pattern, and fields of its document."""
@@ -300,8 +322,10 @@ def read(file: Path) -> Rules:
         complains=re2.compile(top["complains"].regex()),
         complaints=re2.compile("|".join(f"(?:{node.regex()})" for node in top["complaints"].mapping().values())),
         quoted=re2.compile(top["quoted"].regex()),
+        zeros=re2.compile(top["zeros"].regex()),
         harmless=re2.compile(top["harmless"].regex()),
         ends=re2.compile(top["ends"].regex()),
+        good_end=re2.compile(top["good_end"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
         reasons={
             name.casefold(): None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()

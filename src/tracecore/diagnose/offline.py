@@ -134,6 +134,9 @@ def judge(
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     patterns = catalogue() if patterns is None else patterns
     concluded = _concluded(bundle, facts, end, patterns)
+    if _is_open(concluded) and (ends := second_look.good_ends(bundle, facts)):
+        facts = sorted((*facts, *ends), key=_order)
+        concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded):
         said = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
         if second_look.is_worth_it(facts, said):

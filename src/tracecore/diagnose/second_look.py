@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.last_words import complaint
+from tracecore.actions.rules import standard
 from tracecore.facts.gpu import Xid
 from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import LAST_WORDS, ExceptionRaised, FatalSignal
 from tracecore.facts.projection import project
-from tracecore.facts.training import NonFinite, Progress, RunFinished
+from tracecore.facts.training import NonFinite, Progress, RunFinished, StepStalled
 from tracecore.incidents.excerpt import end_of
 from tracecore.signals.logs.reader import dialect
 from tracecore.signals.record import Source
@@ -87,6 +88,48 @@ def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
     found: list[Fact] = []
     for stream in own:
         found += _complaint(stream, known.get(stream.path, []), bundle)
+    return found
+
+
+def good_ends(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
+    """Return the good end of each log that makes steps, where nothing else tells of a run that stopped making them.
+
+    None where one of those logs ends in any other way: it may be the one that hangs.
+
+    Args:
+        facts: of the bundle.
+    """
+    if not any(isinstance(fact, StepStalled) for fact in facts) or any(isinstance(fact, RunFinished) for fact in facts):
+        return []
+    last: dict[str, Progress] = {}
+    for fact in facts:
+        if isinstance(fact, Progress):
+            last[fact.source.path] = fact
+    own = {stream.path: stream for stream in bundle.streams if stream.path in last and stream.size}
+    if not own or len(own) > STREAMS:
+        return []
+    found: list[Fact] = []
+    for path, stream in own.items():
+        data, begin, number = end_of(stream, TAIL)
+        whole = data.rstrip()
+        start = whole.rfind(b"\n") + 1
+        step = last[path]
+        line = whole[start:].decode("utf-8", "replace").strip()
+        offset = begin + start
+        if offset <= step.source.offset or not standard().ends_well(line):
+            return []
+        found.append(
+            RunFinished(
+                time=step.end,
+                source=Source(path, offset, number + whole.count(b"\n"), len(whole) - start, f"{path}@{offset}#end"),
+                approximate=step.approximate,
+                job=step.job,
+                attempt=step.attempt,
+                rank=step.rank,
+                node=step.node,
+                pod=step.pod,
+            )
+        )
     return found
 
 

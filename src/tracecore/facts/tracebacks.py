@@ -12,6 +12,8 @@ from typing import NamedTuple, cast
 
 import re2
 
+from tracecore.signals.logs.multiline import announces
+
 #: Characters and lines looked at, from the end.
 MAX_CHARS = 262_144
 MAX_LINES = 5_000
@@ -226,11 +228,19 @@ def _read(block: _Block, line: str) -> None:
         match = _EXCEPTION.match(content.rstrip())
         if match is not None and not (block.inner and _CARRIES in match.group(1)):
             _end(block, match)
-    elif block.open and len(block.message) < MESSAGE_LINES:
+    elif len(block.message) < MESSAGE_LINES and (block.open or _goes_on(block, content)):
+        block.open = True
+        if not content.strip() and announces(block.message[-1].encode()):
+            return  # the reason stands below an empty line
         if content.strip() in ("", '"""') or _LOGGED.match(content):
             block.open = False
         else:
             block.message.append(content.rstrip())
+
+
+def _goes_on(block: _Block, line: str) -> bool:
+    """Whether a message that an empty line seemed to end goes on with this line, which says where the reason stands."""
+    return announces(line.encode()) and announces(block.message[0].encode())
 
 
 def _end(block: _Block, match: re2._Match) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import re2
+
+from tracecore.signals.logs.multiline import announces
 
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
@@ -13,6 +19,12 @@ QUOTE = 300
 MESSAGE = 4096
 #: How a line ends that announces the next.
 ANNOUNCES = (":", "...", "{", "(")
+#: How a line ends that needs no colon before what follows it.
+_STOPS: Final = (*ANNOUNCES, ".", "!", ")", ">", "…")
+_REASONS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
+_TELLS: Final = tuple(re2.compile(expression) for expression in _REASONS["tells"])
+_IDLE: Final = tuple(re2.compile(expression) for expression in _REASONS["idle"])
+_NAME: Final = re2.compile(_REASONS["name"])
 
 
 def seconds(value: float) -> str:
@@ -53,17 +65,56 @@ def quote(text: str, limit: int = QUOTE) -> str:
 
 
 def reason(message: str, limit: int = 160) -> str:
-    """The line of a message that says why: the first, and where that only announces others, the one it leads to.
+    """The line of a message that says why: the first, and the one below it that tells more, where there is one.
 
-    `Error(s) in loading state_dict for Net:` is followed by what is wrong with it.
+    `Error(s) in loading state_dict for Net:` is followed by what is wrong with it; see `reasons.toml`.
     """
-    lines = [line for part in message[:MESSAGE].splitlines() if (line := part.strip())]
+    parts = [part for part in message[:MESSAGE].splitlines() if part.strip()]
+    lines = [part.strip() for part in parts]
     if not lines:
         return ""
-    if len(lines) == 1 or not lines[0].endswith(ANNOUNCES):
-        return quote(lines[0], limit)
-    told = next((line for line in lines[1:] if not line.endswith(ANNOUNCES)), lines[-1])
-    return f"{quote(lines[0], limit // 2)} {quote(told, limit)}"
+    place = _telling(lines)
+    if place == 0:
+        return shortened(lines[0], limit)
+    told = _said(lines[place])
+    if place > 1 and _NAME.search(lines[place - 1]) and _indent(parts[place]) > _indent(parts[place - 1]):
+        told = f"{lines[place - 1]}: {told}"
+    first = quote(lines[0], limit // 2)
+    return f"{first}{' ' if first.endswith(_STOPS) else ': '}{shortened(told, limit)}"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text on one line; of a long one the beginning and the end, where the reason often stands."""
+    line = " ".join(text.split())
+    if len(line) <= limit:
+        return line
+    end = limit * 2 // 5
+    return f"{line[: limit - end - 3].rstrip()} … {line[-end:].lstrip()}"
+
+
+def _telling(lines: list[str]) -> int:
+    """Return which line of a message of several tells most."""
+    for tells in _TELLS:
+        for place, line in enumerate(lines[1:], 1):
+            if tells.search(line):
+                return place
+    if not (lines[0].endswith(ANNOUNCES) or announces(lines[0].encode())):
+        return 0
+    further = [place for place, line in enumerate(lines) if place and not any(idle.search(line) for idle in _IDLE)]
+    said = (place for place in further if not lines[place].endswith(ANNOUNCES) and not _NAME.search(lines[place]))
+    return next(said, further[-1] if further else 0)
+
+
+def _said(line: str) -> str:
+    """Return what a telling line says, without the name of its field."""
+    for tells in _TELLS:
+        if (match := tells.search(line)) is not None and (said := match.groupdict().get("said")):
+            return str(said)
+    return line
 
 
 def place(fact: Fact) -> str:

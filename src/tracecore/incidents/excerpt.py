@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BYTES: Final = 16 * 1024
 _LINES: Final = 8
 _WIDTH: Final = 400
+#: Further lines of a message that are shown.
+_SAID: Final = 3
 #: Bytes passed over to reach a quotation in a file that cannot be entered in the middle.
 _REACH: Final = 256 << 20
 
@@ -205,7 +207,11 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
     ]
     kept: dict[int, None] = {0: None} if _TRACEBACK in lines[0][1] else {}
     most += len(kept)
-    # The last exception is what ended it, the first is where it began; then the frames above them.
+    # The last exception is what ended it, the first is where it began; then what the last says further, and the frames
+    # above them.
+    said = range(raised[-1] + 1, len(lines))[:_SAID] if raised else ()
+    for place in dict.fromkeys((*raised[-1:], *raised[:1], *said)):
+        kept.setdefault(place)
     for distance in (0, 2, 1):
         for place in dict.fromkeys((*raised[-1:], *raised[:1], *raised)):
             if len(kept) < most and place - distance >= 0:

@@ -49,6 +49,7 @@ WORDS = {
     "throttle": "throttles its clients",
     "server_error": "answers with server errors",
     "not_responding": "does not answer",
+    "unreachable": "could not be reached at its endpoint",
     "evicted": "evicted its client",
     "timeout": "timed out",
     "mount_failed": "could not be mounted",
@@ -72,6 +73,8 @@ NEXT = {
     "retry with back-off",
     "not_responding": "`stat -f {path}` shows whether it answers, `dmesg -T` and `ping {device}` whether the server or "
     "the way to it is down",
+    "unreachable": "`getent hosts HOST` and `curl -sI ENDPOINT` there show whether its name, the way to it, a proxy or "
+    "a firewall is at fault; compare the endpoint and the region that the client was given",
     "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
     "timeout": "test by hand (`time dd if={path} of=/dev/null bs=1M count=100`) and look at the server's load",
     "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
@@ -124,6 +127,8 @@ NEXT_OF = {
     ("nfs", "timeout"): NEXT["timeout"],
     ("nfs", "estale"): "its export was restarted: remount it (`umount -f` and `mount`)",
     ("fuse", "enotconn"): NEXT["enotconn"],
+    ("nvme", "timeout"): "`nvme smart-log /dev/{device}` and `dmesg -T | grep -i nvme` show whether the drive or its "
+    "PCIe link fails; replace a drive that does",
     **{(backend, error): NEXT["server_error"] for backend in STORES for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in (*GONE, "evicted")},
     **{

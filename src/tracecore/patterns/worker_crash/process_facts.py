@@ -43,6 +43,7 @@ OWN_COLLECTIVE = frozenset(
         "shm_error",
         "nvls_error",
         "hccl_init_error",
+        "hccl_config_error",
     }
 )
 #: SourceLines of a watchdog that ends its own process.

@@ -70,6 +70,10 @@ _LOGGED = re2.compile(
 _REPORTS = (b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs")
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
+#: Lines below one that only announces them.
+MAX_BELOW = 16
+_BELOW = re2.compile(b"|".join(text.encode() for text in _TEXTS["announces"]))
+_OTHERS = re2.compile(b"^(?:" + b"|".join(text.encode() for text in _TEXTS["others"]) + b")")
 #: torch.distributed.checkpoint carries the traceback of the rank that failed to all of them.
 _OF_RANK = re2.compile(rb": \(RANK \d{1,7}\)$")
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
@@ -82,6 +86,11 @@ def is_exception(text: bytes) -> bool:
         return False
     package, name = match.groups()
     return bool(package) or name[:1].isupper() or name[:1] == b"_"
+
+
+def announces(text: bytes) -> bool:
+    """Whether an error says below this line why it was raised."""
+    return bool(_BELOW.search(text))
 
 
 _CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(
@@ -128,6 +137,8 @@ class Traceback:
         self._last_error = False
         self._announced = False  # the message says that another exception follows
         self._numbers = False
+        self._below = 0  # so many lines more may say why it was raised
+        self._begun = False  # some of them were taken
         self._words = 0
         self._blank = False
 
@@ -175,6 +186,7 @@ class Traceback:
         if is_exception(body):
             self._state = "frames" if _CARRIES in body else "message"
             self._announced = body.rstrip().endswith(_ANNOUNCES)
+            self._below = MAX_BELOW if announces(body) else 0
             return TAKE
         return PASS
 
@@ -195,11 +207,22 @@ class Traceback:
             self._last_error = body.startswith(b"Last error:")
             self._announced = body.startswith(_NODE)
             return TAKE
+        if self._below and self._reason(body):
+            return TAKE
         # Some people give all their lines such a prefix: what looks like a new line of a log is not the exception's.
         self._words += 1
         if self._owned and not self._blank and self._words <= MAX_MESSAGE and not _LOGGED.search(body):
             return TAKE
         return CLOSE
+
+    def _reason(self, body: bytes) -> bool:
+        """Whether the line is of the paragraph that says why, below a line that announces it."""
+        again = announces(body)
+        if (self._begun and self._blank and not again) or _LOGGED.search(body) or _OTHERS.search(body):
+            self._below = 0
+            return False
+        self._below, self._begun = self._below - 1, not again
+        return True
 
     def _take_group(self, text: bytes) -> Take:
         inner = text.strip()
