@@ -296,6 +296,16 @@ def collectives() -> Iterator[Case]:
         yield from pairs(
             mismatch, ("nccl_hang",), reason, (about(90),), (about(20),), cause_fields=at("0", 7), effect_fields=hung
         )
+        apart = "what ranks send is not what others expect, so the exchange does not end on all of them"
+        yield from pairs(
+            mismatch,
+            ("nccl_hang",),
+            reason and apart,
+            (about(90),),
+            (about(20),),
+            cause_fields={**at("0", 7), "differs": "splits"},
+            effect_fields=hung,
+        )
     saving = "ranks called different collectives, so those that save wait in vain for the others"
     yield from pairs(mismatch, ("checkpointer_hang",), saving, (about(90),), (about(20),))
     broken = StorageError(time=T0 + 20 * SECOND, source=place("b.log"), error="eio")

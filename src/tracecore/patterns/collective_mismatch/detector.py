@@ -108,6 +108,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         places = [f"{named(_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
         where = f" The calls: {'; '.join(places)}." if places else ""
+        if len(frames := {_frame(side) for side in self.sides}) == 1 and (frame := frames.pop()):
+            where = f" All of them call it at {frame}."
         advice = {
             "operation": "Look for a branch that only some ranks take (a condition on rank, data or loss) and for a "
             "collective inside it",

@@ -280,7 +280,8 @@ def _verdict(
         fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
         if fits > best and fact.op is not None:
             op, best = fact.op, fits
-    partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
+    untold = () if culprits or pairwise else tuple(sorted(known.untold - cohort.keys()))
+    partial = reporter is not None or (not culprits and (bool(unmeasured or untold) or first is None))
     return NcclHangVerdict(
         key=window.key,
         episode=f"p2p:{seq}" if pairwise else str(seq),
@@ -298,5 +299,6 @@ def _verdict(
         origin=origin,
         size=known.size,
         earlier=known.earlier,
+        untold=untold,
         reporter=reporter,
     )
