@@ -218,6 +218,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("nccl_hang", *FATAL),
+        effects=("collective_mismatch",),
+        bonds=("job",),
+        reason="NCCL only suspects it, of ranks that wait",
+        test=lambda cause, effect: when.only_suspected(effect),
+        before=False,
+    ),
+    Rule(
         causes=("collective_mismatch",),
         effects=("nccl_hang",),
         bonds=("job",),
@@ -230,7 +238,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("nccl_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
-        test=when.same_group,
+        test=lambda cause, effect: not when.only_suspected(cause) and when.same_group(cause, effect),
         before=False,
     ),
     Rule(
@@ -246,7 +254,8 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash",),
         bonds=("job",),
         reason="the collectives did not match, and the library gave up",
-        test=lambda cause, effect: (
+        test=lambda cause, effect: not when.only_suspected(cause)
+        and (
             any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
             or "Dist" in str(effect.fields.get("exception.type"))
         ),

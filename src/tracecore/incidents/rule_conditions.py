@@ -106,6 +106,11 @@ def splits_differ(mismatch: Footprint) -> bool:
     return mismatch.fields.get("differs") == "splits"
 
 
+def only_suspected(mismatch: Footprint) -> bool:
+    """Whether the library only suspects it of ranks that wait."""
+    return mismatch.fields.get("differs") == "suspected"
+
+
 def told_by_watchdogs(mismatch: Footprint) -> bool:
     return any(fact.kind == "nccl_watchdog" for fact in mismatch.evidence)
 
