@@ -54,6 +54,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         earlier: an earlier call that differed between ranks and ended all the same.
         reporter: who says so, where one process speaks for all.
         over: those that are looked for and whose process has ended.
+        alive: those whose process had not ended when somebody looked.
         everybody: every rank that can be seen is in it, by their own reports.
         whole: those are all ranks of the group, as far as their numbers and its name tell.
         untold: members whose dumps do not tell whether they entered it.
@@ -84,6 +85,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     earlier: str | None = None
     reporter: str | None = None
     over: tuple[int, ...] = ()
+    alive: tuple[int, ...] = ()
     everybody: bool = False
     whole: bool = False
     untold: tuple[int, ...] = ()
@@ -261,6 +263,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             )
         if len(steps) == said:
             steps += map(_stood, self.stacks)
+        if len(steps) == said and self.looked_for and set(self.looked_for) <= set(self.alive):
+            runs = "its process still ran" if len(self.alive) == 1 else "their processes still ran"
+            where = "it is" if len(self.alive) == 1 else "they are"
+            steps.append(
+                f"Look at {named(self.looked_for)} first: {runs} when the exit statuses were taken, and `py-spy dump "
+                f"--pid PID` shows where {where}; so may the log and `dmesg` of the host"
+            )
         if len(steps) == said and self.looked_for:
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
@@ -301,6 +310,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if rank in self.over:
             return (
                 f"Look at rank {rank}{where}: its log, `dmesg` and the storage it reads from show why it did not come"
+            )
+        if rank in self.alive:
+            return (
+                f"Look at rank {rank}{where}. Its process still ran when the exit statuses were taken: `py-spy dump "
+                f"--pid PID` on its host shows where it is; its log, `dmesg` and the storage it reads from show why"
             )
         return (
             f"Look at rank {rank}{where}. If its process still runs, `py-spy dump --pid PID` on its host shows where "
@@ -367,6 +381,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             stacks=said.stacks or tuple(rest.stacks[rank] for rank in ranks if rank in rest.stacks),
             ended=tuple((rank, how) for rank in ranks if (how := rest.ended.get(rank)) and how not in usual),
             over=tuple(rank for rank in ranks if rank in rest.ended),
+            alive=tuple(rank for rank in ranks if rank in rest.alive),
             everybody=everybody,
             whole=everybody and (said.pg_desc or said.pg) in WHOLE_WORLD and waits == set(range(len(waits))),
             others=tuple(sorted(rest.ranks - waits)),

@@ -273,7 +273,9 @@ class Scene(Aftermath):
         others = [status for status in self.statuses if status.exit_code != 0]
         if len(well) != 1 or not others or well[0].rank is None or self.launchers or self.stops or self.facts.done:
             return None
-        if self._complained(well[0].rank, well[0]) or not self._heard(well[0].rank, well[0]):
+        # Who ends before the first step is not heard of; a list of all ranks from 0 on is none of launchers.
+        listed = {status.rank for status in self.statuses} == set(range(len(self.statuses)))
+        if self._complained(well[0].rank, well[0]) or not (listed or self._heard(well[0].rank, well[0])):
             return None
         if self._some_waited(well[0]):
             return None
