@@ -254,10 +254,12 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash",),
         bonds=("job",),
         reason="the collectives did not match, and the library gave up",
-        test=lambda cause, effect: not when.only_suspected(cause)
-        and (
-            any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
-            or "Dist" in str(effect.fields.get("exception.type"))
+        test=lambda cause, effect: (
+            not when.only_suspected(cause)
+            and (
+                any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
+                or "Dist" in str(effect.fields.get("exception.type"))
+            )
         ),
         before=False,
     ),

@@ -83,7 +83,9 @@ def test_a_process_says_its_rank_in_a_journal(tmp_path: Path, said: str, pid: in
     assert suspected(tmp_path, journal="\n".join(lines)) == ranks
 
 
-@pytest.mark.parametrize("said", ["waits for [rank 3]", "rank 3 never came", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"])
+@pytest.mark.parametrize(
+    "said", ["waits for [rank 3]", "rank 3 never came", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"]
+)
 def test_other_ranks_are_not_its_own(tmp_path: Path, said: str) -> None:
     who = "WorkerDict pid=771"
     assert suspected(tmp_path, driver=f"({who}) {said.format(who)}\n" + RAISED.format(who)) == ()

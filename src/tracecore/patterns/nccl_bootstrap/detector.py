@@ -247,7 +247,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def _unnamed(self) -> bool:
         """Whether all that is known of those that never joined is that they did not find the host by its name."""
         told = {fact.rank for fact in self.said if problem_of(fact) == "host_not_found"}
-        return self.discriminator == "rendezvous_unreachable" and 0 < len(self.failed) and set(self.failed) <= told
+        return self.discriminator == "rendezvous_unreachable" and len(self.failed) > 0 and set(self.failed) <= told
 
     @property
     def _port(self) -> str:

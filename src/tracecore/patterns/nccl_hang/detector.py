@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Stands for a rank whose number is not known.
 _UNNAMED: Final = 1 << 30
+#: Reports that do not say by themselves that a rank waits for others.
+_DOUBTFUL: Final = ("heartbeat", "stuck")
 #: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
 MOST = 64
 
@@ -145,8 +147,8 @@ class NcclHang(Pattern[Config]):
         return self.config.min_ranks == 1 and self._gave_up(report) and report.group_rank is None
 
     def _gave_up(self, report: WatchdogReport) -> bool:
-        """Return whether a rank waited in vain. That the watchdog itself was stuck says so where one rank is enough."""
-        return report.report == "timeout" or (report.report == "heartbeat" and self.config.min_ranks == 1)
+        """Return whether a rank waited in vain. A warning, or a stuck watchdog, says so where one rank is enough."""
+        return report.report == "timeout" or (report.report in _DOUBTFUL and self.config.min_ranks == 1)
 
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
         """Whether a group has enough reports that name it. Where a log is cut short, one rank's may be missing."""

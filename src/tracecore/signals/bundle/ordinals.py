@@ -51,7 +51,9 @@ _REPORT = re2.compile(
     rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
 )
 #: One of so many: `rank 1/4`, `Rank: 1 of 4`, `rank=1 world_size=4`, `rank 1, world size: 4`.
-_ONE_OF = re2.compile(rb"(?i)\brank[ =:]{1,3}(\d{1,7})(?: ?/ ?| of |,? (?:world[_ -]?size|nranks)[ =:]{1,3})(\d{1,7})\b")
+_ONE_OF = re2.compile(
+    rb"(?i)\brank[ =:]{1,3}(\d{1,7})(?: ?/ ?| of |,? (?:world[_ -]?size|nranks)[ =:]{1,3})(\d{1,7})\b"
+)
 _WORLD = re2.compile(rb"(?i)\bworld[_ -]?size['\"]?[ =:]+(\d{1,7})\b")
 
 
