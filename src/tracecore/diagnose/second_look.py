@@ -95,7 +95,7 @@ def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
 
 
 def without_overcome(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
-    """Return the facts without warnings of stuck threads below which their log has other lines: what is stuck is silent."""
+    """Return the facts without warnings of stuck threads below which their log has other lines."""
     doubtful = [fact for fact in facts if isinstance(fact, WatchdogReport) and fact.report == "stuck"]
     if not doubtful:
         return list(facts)
