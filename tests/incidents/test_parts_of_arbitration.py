@@ -406,6 +406,45 @@ def test_ranks_that_are_slow_at_the_same_time_are_one_incident(
         assert beside.headline == "slow; rank 2 does so, too"
 
 
+def held_up(*culprits: int) -> Footprint:
+    return touch(seen(30), name="nccl_hang", culprit_ranks=list(culprits))
+
+
+@pytest.mark.parametrize(
+    ("other", "behind", "linked", "together"),
+    [
+        (touch(seen(12, node="n2"), name="nccl_hang", ranks=(2,), pg_desc="tp1"), held_up(1, 2), True, True),
+        (touch(seen(12, node="n2"), name="nccl_hang", ranks=(2,), pg_desc="tp1"), held_up(1, 2), False, False),
+        (touch(seen(12, node="n2"), name="nccl_hang", ranks=(2,), pg_desc="tp1"), held_up(1), True, False),
+        (touch(seen(12, node="n2"), name="nccl_hang", ranks=(1, 2), pg_desc="tp1"), held_up(1, 2), True, False),
+        (touch(seen(12, node="n2"), name="nccl_hang", pg_desc="tp1"), held_up(1, 2), True, False),
+        (touch(seen(12, node="n2"), name="worker_crash", ranks=(2,)), held_up(1, 2), True, False),
+    ],
+)
+def test_hangs_that_hold_up_the_same_ranks_are_one_incident(
+    other: Footprint, behind: Footprint, linked: bool, together: bool
+) -> None:
+    first = touch(seen(10, node="n1"), name="nccl_hang", ranks=(1,))
+    beside = incident("nccl_hang", first=10, last=10)
+    beside.root = first.emission
+    edges = [Edge(first.id, behind.id, "")] if linked else []
+    assert parts._hung_together(other, first, [first, other, behind], edges, [beside]) == together
+    assert (len(beside.alternatives) == 1) == together
+    if together:
+        assert beside.suspects == Suspects(ranks=(1, 2), nodes=("n1", "n2"))
+        assert beside.headline == "slow; rank 2 of tp1 is waited for, too"
+        assert (beside.first, beside.last) == (T0 + 10 * SECOND, T0 + 12 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("progress", "between"), [(EPISODE // 10, False), (EPISODE // 10 + 1, True), (EPISODE, True), (EPISODE + 1, False)]
+)
+def test_steps_between_two_failures_of_one_log(progress: int, between: bool) -> None:
+    earlier, later = touch(seen(0)), touch(Seen(time=T0 + EPISODE, source=place("a.log")))
+    assert parts._went_on_between(earlier, later, attempt(progress=T0 + progress)) == between
+    assert not parts._went_on_between(earlier, later, None)
+
+
 def test_what_ended_the_run_comes_first() -> None:
     crash, hang, lost, unknown, slowed = (
         incident(name) for name in ("worker_crash", "nccl_hang", "nccl_hang", "", "straggler")

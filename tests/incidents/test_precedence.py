@@ -296,6 +296,23 @@ def collectives() -> Iterator[Case]:
         yield from pairs(
             mismatch, ("nccl_hang",), reason, (about(90),), (about(20),), cause_fields=at("0", 7), effect_fields=hung
         )
+        apart = "what ranks send is not what others expect, so the exchange does not end on all of them"
+        yield from pairs(
+            mismatch,
+            ("nccl_hang",),
+            reason and apart,
+            (about(90),),
+            (about(20),),
+            cause_fields={**at("0", 7), "differs": "splits"},
+            effect_fields=hung,
+        )
+    doubt = {"differs": "suspected"}
+    only = "NCCL only suspects it, of ranks that wait"
+    named_for_it = ("nccl_hang", *FATAL)
+    yield from pairs(named_for_it, mismatch, only, (about(90),), (about(20),), effect_fields=doubt)
+    yield from pairs(named_for_it, mismatch, None, (about(90),), (about(20),), effect_fields=at("0", 7))
+    yield from pairs(mismatch, ("nccl_hang",), None, (about(10),), (about(20),), cause_fields=doubt)
+    yield from pairs(mismatch, crash, None, (about(10),), (watchdog(20, 1),), cause_fields=doubt)
     saving = "ranks called different collectives, so those that save wait in vain for the others"
     yield from pairs(mismatch, ("checkpointer_hang",), saving, (about(90),), (about(20),))
     broken = StorageError(time=T0 + 20 * SECOND, source=place("b.log"), error="eio")

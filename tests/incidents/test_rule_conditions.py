@@ -11,7 +11,7 @@ import pytest
 from tracecore.facts.fact import Fact
 from tracecore.incidents import precedence, rule_conditions
 from tracecore.incidents.footprint import Footprint, footprint_of, share
-from tracecore.incidents.rule_conditions import SLACK
+from tracecore.incidents.rule_conditions import EPISODE, SLACK
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -135,6 +135,25 @@ def test_without_times_or_reports_a_failure_is_never_too_late_for_a_hang() -> No
     report = Hung(time=T0, source=place("r1.log"), rank=1, approximate=True)
     assert rule_conditions.gave_up(hang(report)) == 1 << 62
     assert rule_conditions.not_waiting(late, hang(report, culprits=(3,), waiting=(1,)))
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "approximate", "before"),
+    [
+        (9, 10 + EPISODE // SECOND + 1, True, True),
+        (9, 10 + EPISODE // SECOND, True, False),
+        (2, 10 + EPISODE // SECOND + 1, True, False),
+        (9, 10 + EPISODE // SECOND + 1, False, False),
+    ],
+)
+def test_the_lines_of_one_log_show_what_was_over_long_before(
+    line: int, at: float, approximate: bool, before: bool
+) -> None:
+    hung = hang(seen(10, path="a.log", line=5), waiting=(1, 2))
+    failed = touch(seen(at, path="a.log", line=line, approximate=approximate))
+    assert rule_conditions.long_before(hung, failed) == before
+    assert rule_conditions.not_waiting(failed, hung) == (not before)
+    assert not rule_conditions.long_before(hung, touch(seen(at, path="b.log", line=line, approximate=approximate)))
 
 
 @pytest.mark.parametrize(("ranks", "holds"), [((1,), True), ((1, 2), True), ((1, 3), False), ((), False)])

@@ -137,7 +137,7 @@ NOBODY = "no rank, node or GPU in particular"
         ({}, (), "symptom", [said_in("a.log")], NOBODY),
         ({}, (), None, [said_in("a.log")], NOBODY),
         ({}, (), "cause", [said_in("a.log"), said_in("b.log")], NOBODY),
-        ({}, (), "cause", [said_in("a.log"), said_in("b.log", rank=0)], "the process that wrote b.log"),
+        ({}, (), "cause", [said_in("a.log"), said_in("b.log", rank=0)], "the process that wrote b.log (rank 0)"),
         ({}, (), "cause", [said_in("a.log"), said_in("b.log", line=0)], "the process that wrote a.log"),
         ({}, (), "cause", [said_in("a.log"), said_in("b.log", layer="kernel")], "the process that wrote a.log"),
     ],

@@ -139,8 +139,9 @@ def judge(
         concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded):
         said = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
-        if second_look.is_worth_it(facts, said):
-            more = sorted((*facts, *said), key=_order)
+        left = second_look.without_overcome(bundle, facts)
+        if second_look.is_worth_it(left, said):
+            more = sorted((*left, *said), key=_order)
             again = _concluded(bundle, more, end, second_look.again(patterns, facts))
             if not _is_open(again):
                 facts, concluded = more, again

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import re2
 
 from tracecore.actions.last_words import complaint
 from tracecore.actions.rules import standard
@@ -47,6 +48,9 @@ _MORE: Final = (WatchdogReport, NonFinite, Xid)
 #: Logs whose end is looked at, and bytes of each.
 STREAMS: Final = 64
 TAIL: Final = 64 << 10
+#: Characters in which lines of one kind are alike, but for their numbers.
+LIKE: Final = 60
+_NUMBERS: Final = re2.compile(rb"[0-9]+")
 
 
 def again(patterns: Sequence[Pattern[Any]], facts: Sequence[Fact]) -> list[Pattern[Any]]:
@@ -131,6 +135,29 @@ def good_ends(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
             )
         )
     return found
+
+
+def without_overcome(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
+    """Return the facts without warnings of stuck threads below which their log has other lines."""
+    doubtful = [fact for fact in facts if isinstance(fact, WatchdogReport) and fact.report == "stuck"]
+    if not doubtful:
+        return list(facts)
+    streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout" and stream.size}
+    last = {fact.source.path: fact for fact in sorted(doubtful, key=lambda fact: fact.source.offset)}
+    silent = {path for path, fact in last.items() if path in streams and _is_last(streams[path], fact)}
+    return [
+        fact
+        for fact in facts
+        if not (isinstance(fact, WatchdogReport) and fact.report == "stuck") or fact.source.path in silent
+    ]
+
+
+def _is_last(stream: Stream, fact: Fact) -> bool:
+    """Whether nothing but lines like this one follows it in its log."""
+    data, begin, _ = end_of(stream, TAIL)
+    at = fact.source.offset - begin
+    own, *after = [_NUMBERS.sub(b"", line)[:LIKE] for line in data[max(at, 0) :].split(b"\n") if line.strip()]
+    return at >= 0 and all(line == own for line in after)
 
 
 def crashes(facts: Sequence[Fact]) -> list[Fact]:

@@ -70,8 +70,8 @@ def _crossed(joined: JoinedDumps) -> Iterator[GroupCrossed]:
     """
     named_so: dict[str, list[tuple[GroupState, list[GroupMember], tuple[int, ...]]]] = {}
     for group in joined.groups:
-        never = tuple(m.rank for m in group.present.values() if not m.path)
-        ended = [m for m in group.present.values() if m.path and m.last_completed > 0 and _of_all(m.last)]
+        never = tuple(m.rank for m in group.present.values() if not m.listed)
+        ended = [m for m in group.present.values() if m.listed and m.last_completed > 0 and _of_all(m.last)]
         if never and ended and not group.inferred:
             named_so.setdefault(group.name, []).append((group, ended, never))
     for name, groups in named_so.items():
@@ -101,7 +101,7 @@ def _progress(group: GroupState, joined: JoinedDumps, called_so: dict[str, str])
         last = member.final or member.latest or member.last
         yield GroupProgress(
             time=_moment(last, joined),
-            source=Source(member.path or "flight_recorder", ident=f"{member.path}#rank={rank}&group={group.label}"),
+            source=Source(member.path, ident=f"{member.path}#rank={rank}&group={group.label}"),
             rank=rank,
             pg=group.label,
             pg_desc=group.desc or None,

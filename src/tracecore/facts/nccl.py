@@ -15,7 +15,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     """A line of PyTorch's NCCL watchdog, or of a rank that gave up waiting in a collective over gloo.
 
     Args:
-        report: timeout, exception, dump_signal, heartbeat or abort: which of its lines.
+        report: timeout, exception, dump_signal, heartbeat, abort or stuck: which of its lines.
         op: the collective as printed (`ALLREDUCE`).
         seq: its sequence number in the group.
         timeout_ms: the limit it ran into.

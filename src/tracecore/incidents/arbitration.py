@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
-EPISODE: Final = 600 * SECOND
+EPISODE: Final = rule_conditions.EPISODE
 
 #: Beside a cause of slowness, a stall counts from so many seconds on.
 STALLED_S: Final = 300
@@ -216,7 +216,10 @@ def _attempt(
             incidents.append(incident_of(root, touches, edges, attempt, layers, run))
             incidents[-1].slot = str(episode)
             primary, episode = root, episode + 1
-        else:
+        elif rule_conditions.long_before(root, primary) and _went_on_between(root, primary, attempt):
+            incidents.insert(0, incident_of(root, touches, edges, attempt, layers, run))
+            incidents[0].slot, episode = str(episode), episode + 1
+        elif not _hung_together(root, primary, touches, edges, incidents):
             incidents[-1 if incidents[-1].root is primary.emission else _index(incidents, primary)].alternatives.append(
                 Alternative(root.id, root.name, _why_not(root, primary))
             )
@@ -262,16 +265,41 @@ def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:
             continue
         does = "does" if len(root.ranks) == 1 else "do"
         incident.headline += f"; {collective.named(sorted(root.ranks))} {does} so, too"
-        incident.suspects = Suspects(
-            ranks=tuple(sorted(ranks | root.ranks)),
-            nodes=tuple(sorted({*incident.suspects.nodes, *root.suspects.nodes})),
-            gpus=tuple(sorted({*incident.suspects.gpus, *root.suspects.gpus})),
-            pods=tuple(sorted({*incident.suspects.pods, *root.suspects.pods})),
-        )
+        incident.suspects = _both(incident.suspects, root)
         incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
         incident.alternatives.append(Alternative(root.id, root.name, "it is told of in the same incident"))
         return True
     return False
+
+
+def _hung_together(
+    root: Footprint, primary: Footprint, touches: Sequence[Footprint], edges: Sequence[Edge], incidents: list[Incident]
+) -> bool:
+    """Add a hang to the incident of another where a third one waits for the ranks of both."""
+    if root.name != "nccl_hang" or primary.name != root.name or not root.ranks or root.ranks & primary.ranks:
+        return False
+    held_up = {edge.effect for edge in edges if edge.cause == primary.id}
+    both = root.ranks | primary.ranks
+    if not any(t.id in held_up and both <= set(t.fields.get("culprit_ranks") or ()) for t in touches):
+        return False
+    incident = next(incident for incident in incidents if incident.root is primary.emission)
+    who = collective.named(sorted(root.ranks))
+    group = root.fields.get("pg_desc") or f"group {root.fields.get('nccl.fr.pg_id')}"
+    incident.headline += f"; {who} of {group} {'is' if len(root.ranks) == 1 else 'are'} waited for, too"
+    incident.advice += f" Look at {who} in the same way."
+    incident.suspects = _both(incident.suspects, root)
+    incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
+    incident.alternatives.append(Alternative(root.id, root.name, "it is told of in the same incident"))
+    return True
+
+
+def _both(suspects: Suspects, other: Footprint) -> Suspects:
+    return Suspects(
+        ranks=tuple(sorted({*suspects.ranks, *other.ranks})),
+        nodes=tuple(sorted({*suspects.nodes, *other.suspects.nodes})),
+        gpus=tuple(sorted({*suspects.gpus, *other.suspects.gpus})),
+        pods=tuple(sorted({*suspects.pods, *other.suspects.pods})),
+    )
 
 
 def _without(touches: Sequence[Footprint], gone: Sequence[Footprint]) -> list[Footprint]:
@@ -360,6 +388,10 @@ def _another_episode(primary: Footprint, later: Footprint, attempt: JobAttempt |
         return False
     apart = later.first - primary.last
     return apart > EPISODE and attempt.progress > primary.last + EPISODE // 10
+
+
+def _went_on_between(earlier: Footprint, later: Footprint, attempt: JobAttempt | None) -> bool:
+    return attempt is not None and attempt.progress > earlier.last + EPISODE // 10 and attempt.progress <= later.last
 
 
 def _why_not(root: Footprint, primary: Footprint) -> str:

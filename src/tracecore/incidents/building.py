@@ -96,6 +96,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
+        alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},
         reports=attempt.reports if attempt is not None else {},
         transport=_transport(root, run),

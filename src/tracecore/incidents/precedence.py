@@ -218,11 +218,27 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("nccl_hang", *FATAL),
+        effects=("collective_mismatch",),
+        bonds=("job",),
+        reason="NCCL only suspects it, of ranks that wait",
+        test=lambda cause, effect: when.only_suspected(effect),
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
+        effects=("nccl_hang",),
+        bonds=("job",),
+        reason="what ranks send is not what others expect, so the exchange does not end on all of them",
+        test=lambda cause, effect: when.splits_differ(cause) and when.same_group(cause, effect),
+        before=False,
+    ),
+    Rule(
         causes=("collective_mismatch",),
         effects=("nccl_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
-        test=when.same_group,
+        test=lambda cause, effect: not when.only_suspected(cause) and when.same_group(cause, effect),
         before=False,
     ),
     Rule(
@@ -239,8 +255,11 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="the collectives did not match, and the library gave up",
         test=lambda cause, effect: (
-            any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
-            or "Dist" in str(effect.fields.get("exception.type"))
+            not when.only_suspected(cause)
+            and (
+                any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
+                or "Dist" in str(effect.fields.get("exception.type"))
+            )
         ),
         before=False,
     ),

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
 SLACK: Final = 5 * SECOND
-#: The same where a line has no time of its own.
+#: What comes so much later in one log is another episode.
+EPISODE: Final = 600 * SECOND
+#: The same as SLACK where a line has no time of its own.
 UNTIMED: Final = 120 * SECOND
 
 
@@ -58,10 +60,20 @@ def not_waiting(cause: Footprint, effect: Footprint) -> bool:
     waiting = set(effect.fields.get("hanging_ranks") or ())
     if cause.ranks and cause.ranks <= waiting:
         return False
+    if long_before(effect, cause):
+        return False
     if not (cause.timed and effect.timed) or cause.first <= gave_up(effect) + SLACK:
         return True
     # Later, only an error of its own of the very rank that did not come still says why it did not.
     return bool(cause.ranks & effect.ranks) and not died_of(cause)
+
+
+def long_before(earlier: Footprint, later: Footprint) -> bool:
+    """Whether a log without all times shows that one was over long before the other: by the times around its lines."""
+    if (earlier.timed and later.timed) or later.first - earlier.last <= EPISODE:
+        return False
+    pairs = [(a, b) for a in earlier.places for b in later.places if a[0] == b[0]]
+    return bool(pairs) and all(a[2] <= b[1] for a, b in pairs)
 
 
 def gave_up(hang: Footprint) -> int:
@@ -88,6 +100,15 @@ def same_group(cause: Footprint, effect: Footprint) -> bool:
         return True
     mine, its = cause.fields.get("nccl.fr.collective_seq_id"), effect.fields.get("nccl.fr.collective_seq_id")
     return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
+
+
+def splits_differ(mismatch: Footprint) -> bool:
+    return mismatch.fields.get("differs") == "splits"
+
+
+def only_suspected(mismatch: Footprint) -> bool:
+    """Whether the library only suspects it of ranks that wait."""
+    return mismatch.fields.get("differs") == "suspected"
 
 
 def told_by_watchdogs(mismatch: Footprint) -> bool:

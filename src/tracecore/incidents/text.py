@@ -155,7 +155,9 @@ def where(incident: Incident) -> str:
     # Of several files, the one of a rank: the others are the kernel's, or a launcher's.
     said = {fact.source.path for fact in words if fact.rank is not None} or {fact.source.path for fact in words}
     if len(said) == 1 and incident.root is not None and incident.root.verdict.role == "cause":
-        return f"the process that wrote {said.pop()}"
+        whose = {fact.rank for fact in words if fact.source.path in said}
+        rank = whose.pop() if len(whose) == 1 else None
+        return f"the process that wrote {said.pop()}{'' if rank is None else f' (rank {rank})'}"
     return "no rank, node or GPU in particular"
 
 

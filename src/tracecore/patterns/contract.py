@@ -213,6 +213,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         lost: those of them that say they lost the connection to another.
         awaited: those that a hang which the verdict explains waits for.
         ended: how each rank ended, in words, where that is known.
+        alive: ranks that had not ended when somebody looked.
         stacks: where each rank stood, where that was printed and no step followed.
         reports: what the watchdog of each rank said of collectives that did not end.
         transport: what was measured of the links, ports and connections between the ranks, in words.
@@ -224,6 +225,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
+    alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
     reports: Mapping[int, Sequence[WatchdogReport]] = msgspec.field(default_factory=dict)
     transport: tuple[str, ...] = ()

@@ -73,6 +73,32 @@ def test_files_in_a_row_are_ranks_where_some_of_them_say_so(tmp_path: Path) -> N
     assert found == {name: int(name[6]) for name in (*said, *told)}
 
 
+def test_logs_that_introduce_each_rank_of_all_are_of_those_ranks(tmp_path: Path) -> None:
+    files = {
+        "alpha.log": "host a pid 71 rank 2/3 master 10.0.0.1\n",
+        "beta.log": "Rank: 0 of 3, starting\n",
+        "gamma.log": "init rank=1 world_size=3\n",
+    }
+    found = ranks_of(tmp_path, {name: text + STEPS for name, text in files.items()} | {"other.log": STEPS})
+    assert found == {"alpha.log": 2, "beta.log": 0, "gamma.log": 1, "other.log": None}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("rank 0/16 ready\n", "rank 8/16 ready\n"),
+        ("rank 0/2 ready\nrank 1/2 ready\n", "rank 1/2 ready\n"),
+        ("rank 0/2 ready\n", "rank 0/2 ready\n"),
+        ("rank 0/2 ready\n", "torchrun --nproc-per-node 8\nrank 1/2 ready\n"),
+        ("rank 0/1 ready\n", ""),
+    ],
+    ids=("of nodes", "a log of both", "twice the same", "of a launcher", "alone"),
+)
+def test_logs_that_may_be_of_more_processes_are_of_no_rank(texts: tuple[str, ...], tmp_path: Path) -> None:
+    found = ranks_of(tmp_path, {f"{name}.log": text + STEPS for name, text in zip("ab", texts, strict=True)})
+    assert [*found.values()] == [None, None]
+
+
 @pytest.mark.parametrize(
     "files",
     [

@@ -57,6 +57,9 @@ def test_the_controller_lists_its_workers(tmp_path: Path, who: str, ranks: tuple
         "[rank-3]: actor loaded",
         "Setting up process group for: env:// [rank=3, world_size=4]",
         "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8",
+        "rank 3 step 10 loss 2.5",
+        "world_rank=3 initialized",
+        "Rank 3/8: epoch 1",
     ],
 )
 def test_a_worker_says_its_rank(tmp_path: Path, said: str) -> None:
@@ -80,7 +83,9 @@ def test_a_process_says_its_rank_in_a_journal(tmp_path: Path, said: str, pid: in
     assert suspected(tmp_path, journal="\n".join(lines)) == ranks
 
 
-@pytest.mark.parametrize("said", ["waits for [rank 3]", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"])
+@pytest.mark.parametrize(
+    "said", ["waits for [rank 3]", "rank 3 never came", "[rank: 3] of the rollout failed\n({0}) [rank: 4] did not"]
+)
 def test_other_ranks_are_not_its_own(tmp_path: Path, said: str) -> None:
     who = "WorkerDict pid=771"
     assert suspected(tmp_path, driver=f"({who}) {said.format(who)}\n" + RAISED.format(who)) == ()
@@ -101,6 +106,17 @@ ValueError: too many values to unpack
 """
     workers = "(WorkerDict pid=9121) [Rank 0] init\n(WorkerDict pid=9124) [Rank 3] init\n"
     assert suspected(tmp_path, driver=driver, workers=workers) == (3,)
+
+
+def test_a_coloured_line_says_the_rank_of_a_worker_that_died(tmp_path: Path) -> None:
+    driver = """\
+\x1b[36m(TrainWorker pid=771)\x1b[0m rank 2 step 10 |w| 7.1
+\x1b[36m(TrainWorker pid=772)\x1b[0m rank 3 step 10 |w| 7.1
+\x1b[33m(raylet)\x1b[0m A worker died or was killed while executing a task by an unexpected system error. \
+Worker IP address: 10.0.0.2 Worker port: 43687 Worker PID: 772 Worker exit type: SYSTEM_ERROR Worker exit detail: \
+Worker unexpectedly exits with a connection error code 2. End of file.
+"""
+    assert suspected(tmp_path, driver=driver) == (3,)
 
 
 def test_a_worker_that_was_killed_for_memory_has_its_rank(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 _SHOWN = 16
 #: The window of what libraries say of a job as a whole.
 _TOLD = "*"
+#: The words of `nccl.error`: a library met calls that do not match, or waits and suspects it.
+_MET = "mismatched_collective"
+_SUSPECTED = "suspected_mismatch"
 #: The window of groups whose names ranks use differently.
 _CROSSED = "*crossed"
 
@@ -108,6 +111,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         places = [f"{named(_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
         where = f" The calls: {'; '.join(places)}." if places else ""
+        if len(frames := {_frame(side) for side in self.sides}) == 1 and (frame := frames.pop()):
+            where = f" All of them call it at {frame}."
         advice = {
             "operation": "Look for a branch that only some ranks take (a condition on rank, data or loss) and for a "
             "collective inside it",
@@ -173,13 +178,28 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     count: int = 1
 
+    @property
+    def suspected(self) -> bool:
+        """Whether the library only suspects it of ranks that wait."""
+        return self.first.error == _SUSPECTED
+
     def headline(self) -> str:
+        if self.suspected:
+            where = f" around {named(self.ranks)}" if self.ranks else ""
+            return f"Ranks hang, and NCCL suspects that they called different collectives{where}"
         who = f"{named(self.ranks, capital=True)} called" if self.ranks else "Ranks called"
         other = "different collectives" if len(self.ranks) != 1 else "another collective than the others"
         return f"{who} {other}, as the library says: {quote(self.first.detail or 'no more is told', 200)}"
 
     def remediation(self) -> str:
         begin = f", beginning with what {named(self.ranks)} did" if self.ranks else ""
+        if self.suspected:
+            return (
+                f"Compare what the ranks called{begin}: a branch that only some ranks take, or a tensor whose size "
+                f"depends on the rank's own data. If nothing differs, a rank or a link has stopped. "
+                f"`TORCH_NCCL_TRACE_BUFFER_SIZE=2000` with `TORCH_NCCL_DUMP_ON_TIMEOUT=1` records the calls, and "
+                f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks each before it runs."
+            )
         return (
             f"A bug in the program, so restarting as it is will end the same way. Look for a branch that only "
             f"some ranks "
@@ -199,7 +219,7 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         fields = {"told": self.count, "odd_ranks": list(self.ranks), "gen_ai.training.job_id": self.first.job}
-        return filled(fields)
+        return filled({"differs": "suspected" if self.suspected else None, **fields})
 
     def promoted(self) -> dict[str, Any]:
         return {}
@@ -302,7 +322,7 @@ class CollectiveMismatch(Pattern[Config]):
         if isinstance(fact, WatchdogReport):
             return ((job, ""),) if tells(fact) else ()
         if isinstance(fact, NcclError):
-            return ((job, _TOLD),) if fact.error == "mismatched_collective" else ()
+            return ((job, _TOLD),) if fact.error in (_MET, _SUSPECTED) else ()
         if isinstance(fact, GroupCrossed):
             return ((job, _CROSSED),)
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
@@ -363,7 +383,8 @@ def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
 
 def _told(window: Window) -> Verdict:
     """Return the verdict on a mismatch that NCCL or PyTorch's own checks report."""
-    said = window.of(NcclError)
+    every = window.of(NcclError)
+    said = [fact for fact in every if fact.error == _MET] or every
     compared = {frozenset(_numbers(fact.peer)) for fact in said[:_SHOWN] if fact.peer}
     ranks: frozenset[int] = frozenset().union(*compared)
     if len(compared) > 1 and len(alone := frozenset.intersection(*compared)) == 1:

@@ -133,6 +133,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
         why = WORDS[self.discriminator]
+        if self._unnamed:
+            why = f"{'it did' if len(self.failed) == 1 else 'they did'} not find the host of the rendezvous by its name"
         if self.discriminator == "duplicate_rank":
             claimed = next((fact.claimed for fact in self.said if isinstance(fact, RendezvousFailure)), None)
             which = f"rank {claimed}" if claimed is not None else "one rank"
@@ -214,6 +216,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
+            if self._unnamed:
+                return (
+                    f"See whether the node of {'rank' if one else 'ranks'} {ranks} knows the name: `getent hosts "
+                    f"{host}` there. Compare `MASTER_ADDR` with that of the other ranks, and look at DNS, at "
+                    f"`/etc/hosts`, and in Kubernetes at the headless service and its namespace."
+                )
             if self.last_lines:
                 # Its log is here, so it was started: what it does instead of joining comes first.
                 told = ". ".join(lines.told() for lines in self.last_lines)
@@ -231,8 +239,15 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def beside(self, rest: IncidentContext) -> NcclBootstrapVerdict:
-        lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
+        spoke = {fact.rank for fact in self.said}
+        lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks and rank not in spoke]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
+
+    @property
+    def _unnamed(self) -> bool:
+        """Whether all that is known of those that never joined is that they did not find the host by its name."""
+        told = {fact.rank for fact in self.said if problem_of(fact) == "host_not_found"}
+        return self.discriminator == "rendezvous_unreachable" and len(self.failed) > 0 and set(self.failed) <= told
 
     @property
     def _port(self) -> str:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Stands for a rank whose number is not known.
 _UNNAMED: Final = 1 << 30
+#: Reports that do not say by themselves that a rank waits for others.
+_DOUBTFUL: Final = ("heartbeat", "stuck")
 #: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
 MOST = 64
 
@@ -145,8 +147,8 @@ class NcclHang(Pattern[Config]):
         return self.config.min_ranks == 1 and self._gave_up(report) and report.group_rank is None
 
     def _gave_up(self, report: WatchdogReport) -> bool:
-        """Return whether a rank waited in vain. That the watchdog itself was stuck says so where one rank is enough."""
-        return report.report == "timeout" or (report.report == "heartbeat" and self.config.min_ranks == 1)
+        """Return whether a rank waited in vain. A warning, or a stuck watchdog, says so where one rank is enough."""
+        return report.report == "timeout" or (report.report in _DOUBTFUL and self.config.min_ranks == 1)
 
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
         """Whether a group has enough reports that name it. Where a log is cut short, one rank's may be missing."""
@@ -280,7 +282,8 @@ def _verdict(
         fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
         if fits > best and fact.op is not None:
             op, best = fact.op, fits
-    partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
+    untold = () if culprits or pairwise else tuple(sorted(known.untold - cohort.keys()))
+    partial = reporter is not None or (not culprits and (bool(unmeasured or untold) or first is None))
     return NcclHangVerdict(
         key=window.key,
         episode=f"p2p:{seq}" if pairwise else str(seq),
@@ -298,5 +301,6 @@ def _verdict(
         origin=origin,
         size=known.size,
         earlier=known.earlier,
+        untold=untold,
         reporter=reporter,
     )

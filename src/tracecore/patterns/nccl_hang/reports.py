@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
-_WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
+WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
 
 
 class Blame(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
     if not hanging:
         return Blame()
     # The members of a smaller group are not known, but nearly all ranks wait in few groups.
-    most = len(hang.hanging) if (hang.pg_desc or hang.pg) in _WHOLE_WORLD else len(hang.hanging) // 3
+    most = len(hang.hanging) if (hang.pg_desc or hang.pg) in WHOLE_WORLD else len(hang.hanging) // 3
     return Blame(quiet=quiet if len(quiet) <= most else ())
 
 

@@ -12,7 +12,7 @@ from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR
 from tracecore.patterns.contract import LastLines, Role, Suspects, Verdict, filled
-from tracecore.patterns.nccl_hang.reports import Blame, blame
+from tracecore.patterns.nccl_hang.reports import WHOLE_WORLD, Blame, blame
 from tracecore.patterns.nccl_hang.waiting import Culprit, document_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         earlier: an earlier call that differed between ranks and ended all the same.
         reporter: who says so, where one process speaks for all.
         over: those that are looked for and whose process has ended.
-        everybody: every rank of the job is in it, by their own reports.
+        alive: those whose process had not ended when somebody looked.
+        everybody: every rank that can be seen is in it, by their own reports.
+        whole: those are all ranks of the group, as far as their numbers and its name tell.
+        untold: members whose dumps do not tell whether they entered it.
         others: ranks that left a log and do not complain.
         last_lines: what the suspects wrote last.
         transport: what was measured of the links and connections between the ranks; None where nobody asked.
@@ -82,7 +85,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     earlier: str | None = None
     reporter: str | None = None
     over: tuple[int, ...] = ()
+    alive: tuple[int, ...] = ()
     everybody: bool = False
+    whole: bool = False
+    untold: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
     last_lines: tuple[LastLines, ...] = ()
     transport: tuple[str, ...] | None = None
@@ -184,8 +190,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
         if not self._dumped and (not self.everybody or self._stuck_in_a_call):
             return f"{head}, and nothing here tells whom {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
-        if self.size is None and not self.everybody:
-            return f"{head}: all ranks that can be seen entered it"
+        if self.untold:
+            does = "does" if len(self.untold) == 1 else "do"
+            dump = "the dump" if len(self.untold) == 1 else "the dumps"
+            return f"{head}: all others entered it, but for {named(self.untold)}, of which {dump} {does} not tell"
+        if self.size is None and not self.whole:
+            seen = ", and none has completed it" if self.everybody else ""
+            return f"{head}: all ranks that can be seen entered it{seen}"
         return f"{head}: all ranks entered it, and none has completed it"
 
     def _group_ranks(self) -> str:
@@ -252,6 +263,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             )
         if len(steps) == said:
             steps += map(_stood, self.stacks)
+        if len(steps) == said and self.looked_for and set(self.looked_for) <= set(self.alive):
+            runs = "its process still ran" if len(self.alive) == 1 else "their processes still ran"
+            where = "it is" if len(self.alive) == 1 else "they are"
+            steps.append(
+                f"Look at {named(self.looked_for)} first: {runs} when the exit statuses were taken, and `py-spy dump "
+                f"--pid PID` shows where {where}; so may the log and `dmesg` of the host"
+            )
         if len(steps) == said and self.looked_for:
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
@@ -293,6 +311,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return (
                 f"Look at rank {rank}{where}: its log, `dmesg` and the storage it reads from show why it did not come"
             )
+        if rank in self.alive:
+            return (
+                f"Look at rank {rank}{where}. Its process still ran when the exit statuses were taken: `py-spy dump "
+                f"--pid PID` on its host shows where it is; its log, `dmesg` and the storage it reads from show why"
+            )
         return (
             f"Look at rank {rank}{where}. If its process still runs, `py-spy dump --pid PID` on its host shows where "
             f"it is; its log, `dmesg` and the storage it reads from show why"
@@ -300,7 +323,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def _transport(self) -> str:
         """Advise where to look when every rank came and none is late."""
-        known = self.size is not None or self.everybody
+        known = (self.size is not None or self.whole) and not self.untold
         nobody = "No rank is missing or late" if known else "No rank that can be seen is missing"
         measured = ""
         if self.transport is not None:
@@ -349,6 +372,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
         ranks = said.looked_for[:3]
         waits = set(said.hanging_ranks)
+        everybody = not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p
         # Their watchdogs end all of them in the same way, which says nothing.
         usual = {rest.ended.get(rank) for rank in waits}
         return msgspec.structs.replace(
@@ -357,7 +381,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             stacks=said.stacks or tuple(rest.stacks[rank] for rank in ranks if rank in rest.stacks),
             ended=tuple((rank, how) for rank in ranks if (how := rest.ended.get(rank)) and how not in usual),
             over=tuple(rank for rank in ranks if rank in rest.ended),
-            everybody=not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p,
+            alive=tuple(rank for rank in ranks if rank in rest.alive),
+            everybody=everybody,
+            whole=everybody and (said.pg_desc or said.pg) in WHOLE_WORLD and waits == set(range(len(waits))),
             others=tuple(sorted(rest.ranks - waits)),
             last_lines=tuple(lines for rank in ranks if (lines := _wrote(rank, rest)) is not None),
             transport=rest.transport,
@@ -374,7 +400,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             "operation": self.op,
             "group_size": self.size,
             "further_hanging_collectives": self.further or None,
-            "not_measured_ranks": list(self.unmeasured) or None,
+            "not_measured_ranks": sorted({*self.unmeasured, *self.untold}) or None,
         }
         if self.origin:
             fields["origin"] = {"group": self.origin[0], "nccl.fr.collective_seq_id": self.origin[1]}

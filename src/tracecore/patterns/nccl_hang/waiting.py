@@ -125,6 +125,7 @@ class GroupFacts:
         "stalled",
         "stuck_at",
         "unseen",
+        "untold",
     )
 
     def __init__(self, window: Window) -> None:
@@ -140,6 +141,8 @@ class GroupFacts:
         self.absent: set[int] = set()
         #: Ranks without a dump at the end of the chains of waits.
         self.unseen: set[int] = set()
+        #: Ranks whose dumps do not tell how far they came.
+        self.untold: set[int] = set()
         self.size: int | None = None
         #: The collective that all entered and in which only some are left.
         self.stalled: int | None = None
@@ -153,6 +156,8 @@ class GroupFacts:
             if fact.rank is not None:
                 known.progress[fact.rank] = fact
                 known.absent.update(fact.absent)
+                if fact.last_enqueued is None:
+                    known.untold.add(fact.rank)
                 known.unseen.update(fact.unseen)
                 known.size = known.size or fact.size
                 known.earlier = known.earlier or fact.earlier

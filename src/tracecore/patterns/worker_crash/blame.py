@@ -29,7 +29,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.patterns.related import Related
 from tracecore.patterns.timeline import Others, Timeline, grouped
 from tracecore.patterns.worker_crash.aftermath import Aftermath
-from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, STORE, last_name
+from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, RUNTIMES, STORE, last_name
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -191,10 +191,28 @@ class Scene(Aftermath):
         kind = last_name(fact.type)
         if kind in MESSENGERS or (kind in _WEAK and (self.stops or not self._nothing_said)):
             return False
-        peers = kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)
+        peers = kind in COLLECTIVE or _hold(self.facts.peer_lines, fact) or self._gave_up_joining(fact, kind)
         if peers and not _hold(self.facts.own_lines, fact) and not self._asked_alone(fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
+
+    def _gave_up_joining(self, fact: ExceptionRaised, kind: str) -> bool:
+        """Whether a runtime raises, with its status alone, what it said of the rendezvous in the lines just above."""
+        if kind not in RUNTIMES:
+            return False
+        end = fact.source.offset
+        near = (
+            other
+            for other in self.facts.peers
+            if isinstance(other, RendezvousFailure)
+            and (other.source.path, other.rank) == (fact.source.path, fact.rank)
+            and end - BESIDE <= other.source.offset <= end
+        )
+        joining = next(near, None)
+        steps = self.facts.steps.get(fact.rank, ()) if joining is not None else ()
+        return joining is not None and not any(
+            step.source.path == fact.source.path and joining.source.offset < step.source.offset < end for step in steps
+        )
 
     def _asked_alone(self, fact: ExceptionRaised) -> bool:
         """Whether one rank alone waited for a key of a store in vain, after steps that all of them made."""
@@ -273,7 +291,9 @@ class Scene(Aftermath):
         others = [status for status in self.statuses if status.exit_code != 0]
         if len(well) != 1 or not others or well[0].rank is None or self.launchers or self.stops or self.facts.done:
             return None
-        if self._complained(well[0].rank, well[0]) or not self._heard(well[0].rank, well[0]):
+        # Who ends before the first step is not heard of; a list of all ranks from 0 on is none of launchers.
+        listed = {status.rank for status in self.statuses} == set(range(len(self.statuses)))
+        if self._complained(well[0].rank, well[0]) or not (listed or self._heard(well[0].rank, well[0])):
             return None
         if self._some_waited(well[0]):
             return None

@@ -190,6 +190,8 @@ def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFai
 
 def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> int | None:
     """Return the only rank that a launcher saw end with the status of an exception, where one exception was printed."""
+    if isinstance(first, CudaError | FatalSignal) and first.count == 1:
+        return _aborted_alone(first, facts, failures)
     if not isinstance(first, ExceptionRaised) or first.count > 1:
         return None
     others = [fact for fact in facts if isinstance(fact, ExceptionRaised) and fact is not first and failures.own(fact)]
@@ -200,6 +202,18 @@ def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures
     if others or len(ranks) != 1 or local:
         return None
     return ranks.pop()
+
+
+def _aborted_alone(first: CudaError | FatalSignal, facts: Iterable[Fact], failures: JudgedFailures) -> int | None:
+    """Return the only rank that is known to have died of a signal, where the line that ended a process names no rank.
+
+    The runtimes of GPUs abort the process themselves.
+    """
+    signal = first.signal if isinstance(first, FatalSignal) else "SIGABRT"
+    ends = [fact for fact in facts if isinstance(fact, FatalSignal | LauncherFailure | ExitStatus)]
+    ranks = {end.rank for end in ends if end.signal == signal and end.rank is not None and failures.own(end)}
+    local = any(isinstance(end, LauncherFailure) and end.rank is None and end.local_rank is not None for end in ends)
+    return ranks.pop() if len(ranks) == 1 and not local else None
 
 
 def _thrown(end: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
 #: Of these, what a program that asks a store of its own meets, too.
 STORE = frozenset({"DistStoreError"})
+#: Exceptions of runtimes that also set up the processes.
+RUNTIMES = frozenset({"XlaRuntimeError", "JaxRuntimeError"})
 #: Errors of collectives that are of this rank's own making.
 OWN_COLLECTIVE = frozenset(
     {

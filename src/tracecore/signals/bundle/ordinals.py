@@ -50,6 +50,10 @@ _SELF = re2.compile(
 _REPORT = re2.compile(
     rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
 )
+#: One of so many: `rank 1/4`, `Rank: 1 of 4`, `rank=1 world_size=4`, `rank 1, world size: 4`.
+_ONE_OF = re2.compile(
+    rb"(?i)\brank[ =:]{1,3}(\d{1,7})(?: ?/ ?| of |,? (?:world[_ -]?size|nranks)[ =:]{1,3})(\d{1,7})\b"
+)
 _WORLD = re2.compile(rb"(?i)\bworld[_ -]?size['\"]?[ =:]+(\d{1,7})\b")
 
 
@@ -62,6 +66,7 @@ class Processes(NamedTuple):
         world: how many there are in all, where it is said.
         own: the rank that the one process of this file gives itself.
         several: a launcher writes here that has started several of them.
+        one_of: the only rank that is introduced here, and of how many.
     """
 
     launched: bool
@@ -69,6 +74,7 @@ class Processes(NamedTuple):
     world: int | None
     own: int | None = None
     several: bool = False
+    one_of: tuple[int, int] | None = None
 
 
 def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
@@ -77,12 +83,14 @@ def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
         return None
     ends = head[:ENDS] + (tail or head)[-ENDS:]
     own, several = _own(ends), _STARTED.search(ends) is not None if RANK in stream.resource else False
-    if own is None and not several and _place(stream) is None:
+    introduced = {(int(rank), int(world)) for rank, world in _ONE_OF.findall(ends)} if b"ank" in ends else set()
+    one_of = introduced.pop() if len(introduced) == 1 else None
+    if own is None and not several and one_of is None and _place(stream) is None:
         return None
     world = _WORLD.search(ends)
     reports = ends[:REPORTS] + ends[-REPORTS:]
     launched = _LAUNCHER.search(ends) is not None
-    return Processes(launched, _ranks(ends, reports), int(world.group(1)) if world else None, own, several)
+    return Processes(launched, _ranks(ends, reports), int(world.group(1)) if world else None, own, several, one_of)
 
 
 def _own(ends: bytes) -> int | None:
@@ -150,6 +158,8 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
         said: by path what is known of a file's processes.
     """
     groups: dict[tuple[str, ...], list[tuple[_Numbered, Stream]]] = {}
+    streams = list(streams)
+    _one_each(streams, said)
     for stream in streams:
         if stream.layer != "stdout" or (known := said.get(stream.path)) is None:
             continue
@@ -161,6 +171,21 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
             groups.setdefault(place.group, []).append((place, stream))
     for members in groups.values():
         _settle(members, said)
+
+
+def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
+    """Gives the logs of one folder the ranks that they introduce, where each of all ranks has one log."""
+    folders: dict[tuple[str, int], list[tuple[int, Stream]]] = {}
+    for stream in streams:
+        known = said.get(stream.path)
+        if stream.layer != "stdout" or known is None or known.one_of is None or known.launched or _is_pod(stream):
+            continue
+        rank, world = known.one_of
+        folders.setdefault((stream.path.rpartition("/")[0], world), []).append((rank, stream))
+    for (_, world), logs in folders.items():
+        if world > 1 and sorted(rank for rank, _ in logs) == list(range(world)):
+            for rank, stream in logs:
+                stream.resource.setdefault(RANK, rank)
 
 
 def _place(stream: Stream) -> _Numbered | None:

@@ -21,8 +21,10 @@ RANK = "gen_ai.training.rank"
 _LISTED = re2.compile(rb"\((?:node_id=\w+, )?ip=([0-9a-fA-F.:]+), pid=(\d{1,9})\) world_rank=(\d{1,7})\b")
 #: A worker's own line that begins with its rank, or says that it joins the group of all ranks.
 _OWN = re2.compile(
-    rb"(?m)^\([\w.:<>-]{1,80} pid=(\d{1,9})(?:, ip=([0-9a-fA-F.:]+))?\) "
+    rb"(?m)^(?:\x1b\[[\d;]*m)?\([\w.:<>-]{1,80} pid=(\d{1,9})(?:, ip=([0-9a-fA-F.:]+))?\)(?:\x1b\[[\d;]*m)? "
     rb"(?:\[(?:world_rank|[Rr]ank)[ :=-]{0,2}(\d{1,7})[\],]"
+    rb"|(?:world_|global_)?[Rr]ank[ :=]{1,2}(\d{1,7})(?:/\d{1,7}| of \d{1,7})?[,:|]? (?:[|-] )?"
+    rb"(?:[Ss]tep|[Ii]ter(?:ation)?|[Ee]poch|loss|ready|init\w*|start\w*)\b"
     rb"|Setting up process group for: \S+ \[rank=(\d{1,7}), world_size=\d"
     rb"|Initializing distributed: GLOBAL_RANK: (\d{1,7}), MEMBER: )"
 )
@@ -39,7 +41,7 @@ _OF_MACHINE = re2.compile(rb"\bglobal_ranks=\[(\d[\d, ]{0,900})\]")
 #: Ranks of one machine that are believed.
 _MOST_OF_NODE = 64
 #: Ray gives the address only of machines other than the driver's.
-_ELSEWHERE = re2.compile(rb"(?m)^\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
+_ELSEWHERE = re2.compile(rb"(?m)^(?:\x1b\[[\d;]*m)?\([\w.:<>-]{1,80} pid=\d{1,9}, ip=")
 #: The address of a machine ("" where a line does not give it, `ANY` where there is one machine), and the number of a
 #: process on it.
 Process: TypeAlias = tuple[str, int]
@@ -113,10 +115,14 @@ def name_rank(attributes: Attributes, stream: Stream) -> None:
         local = attributes.get(name.replace(".rank", ".local_rank"))
         if type(local) is int and name not in attributes and local < len(stream.machine_ranks):
             attributes[name] = stream.machine_ranks[local]
-    ranks, pid = stream.processes, attributes.get("process.pid")
-    if type(pid) is not int or RANK in attributes:
+    if not stream.processes:
         return
-    ip = attributes.get("network.local.address") or attributes.get("tracecore.launcher.host") or ""
-    rank = ranks.get((str(ip), pid), ranks.get((ANY, pid)))
-    if rank is not None:
-        attributes[RANK] = rank
+    # What a launcher says of another process is about that one's rank.
+    for name, number in ((RANK, "process.pid"), ("tracecore.launcher.rank", "tracecore.launcher.pid")):
+        pid = attributes.get(number)
+        if type(pid) is not int or name in attributes:
+            continue
+        ip = attributes.get("network.local.address") or attributes.get("tracecore.launcher.host") or ""
+        rank = stream.processes.get((str(ip), pid), stream.processes.get((ANY, pid)))
+        if rank is not None:
+            attributes[name] = rank

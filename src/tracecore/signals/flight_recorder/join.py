@@ -18,12 +18,15 @@ from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps, Late, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 #: Cells (kinds of rings x sequences) compared at once; beyond it only the latest sequences are.
 _MAX_CELLS: Final = 48_000_000
+#: Collectives that may end on one rank before all others have come.
+_TO_OR_FROM_ONE: Final = ("broadcast", "gather", "scatter")
+_TO_ONE: Final = ("reduce", "reduce_oop")
 #: Sequences whose arrival times are looked at.
 _ARRIVALS: Final = 32
 
@@ -37,7 +40,8 @@ class _Part(msgspec.Struct):
 def join(dumps: Sequence[RankDump]) -> JoinedDumps:
     """Put the dumps of one job side by side; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
-    groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
+    by_rank = {dump.rank: dump for dump in dumps}
+    groups = [_state(label, parts, by_rank) for label, parts in _by_group(dumps)]
     members = {rank for group in groups for rank in group.members}
     expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
     # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
@@ -150,16 +154,16 @@ def _ring(part: _Part) -> _Ring:
     return _Ring(seq, sig, columns.created[rows], done, rows)
 
 
-def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState:
+def _state(label: str, parts: list[_Part], dumps: Mapping[int, RankDump]) -> GroupState:
     first = parts[0].group
     rings = _rings(parts)
     known = next((part.group.members for part in parts if part.group.members), None)
     members = known or tuple(sorted(rings))
     present = {part.dump.rank: _member(part, rings[part.dump.rank]) for part in parts}
-    absent = tuple(sorted(set(members) - set(ranks)))
-    # A member whose dump does not know the group at all never used it.
-    for rank in sorted(set(members) - set(present) - set(absent)):
-        present[rank] = GroupMember(rank=rank, path="", last_enqueued=None, last_completed=0, oldest=0)
+    absent = tuple(sorted(set(members) - dumps.keys()))
+    strangers = sorted(set(members) - set(present) - set(absent))
+    for rank in strangers:
+        present[rank] = _stranger(dumps[rank])
     state = GroupState(
         label=label,
         name=first.name,
@@ -169,6 +173,10 @@ def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState
         present=dict(sorted(present.items())),
         absent=absent,
     )
+    if strangers and not _met_all(parts, rings):
+        for rank in strangers:
+            if _lists_all(dumps[rank]):
+                state.present[rank].last_enqueued = 0
     _undo_aborted(state, rings, parts)
     _match_pairs(state, parts)
     _find_stuck(state)
@@ -219,6 +227,35 @@ def _member(part: _Part, ring: _Ring) -> GroupMember:
         pending=pending,
         tells_starts=bool((dump.columns.flags[ring.rows] & STARTED).any()),
     )
+
+
+def _stranger(dump: RankDump) -> GroupMember:
+    """Return a member whose dump does not have the group."""
+    final = max(dump.notable, key=lambda e: (e.record_id, e.created), default=None)
+    return GroupMember(
+        rank=dump.rank, path=dump.path, last_enqueued=None, last_completed=0, oldest=0, final=final, listed=False
+    )
+
+
+def _lists_all(dump: RankDump) -> bool:
+    """Whether a dump has every group that its rank ever used: it names members, or nothing in it was overwritten."""
+    return any(group.members for group in dump.groups) or (dump.entries > 0 and not dump.wrapped)
+
+
+def _met_all(parts: list[_Part], rings: dict[int, _Ring]) -> bool:
+    """Whether a collective ended that ends only with all members, so that each of them was there."""
+    for part in parts:
+        ring, unretired = rings[part.dump.rank], _unretired(part)
+        done = ring.done
+        mine = [entry for entry in part.dump.notable if entry.group == part.number and not entry.is_p2p]
+        last = _with_seq(mine, int(ring.seq[-1])) if len(ring.seq) else None
+        if last is not None and last.record_id in unretired:
+            done = done[:-1]  # an aborted communicator calls it completed
+        for sig in set(ring.sig[: len(done)][done].tolist()):
+            operation = part.dump.signatures.get(sig, "").partition("|")[0].lstrip("_")
+            if not operation.startswith(_TO_OR_FROM_ONE) and operation not in _TO_ONE:
+                return True
+    return False
 
 
 def _with_seq(entries: list[DumpEntry], seq: int) -> DumpEntry | None:

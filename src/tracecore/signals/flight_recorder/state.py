@@ -35,6 +35,7 @@ class GroupMember(msgspec.Struct, kw_only=True):
         unseen: ranks without a dump for which it may wait, where there are no roots.
         stalled: it is one of them, and this group's collective is where it is still inside.
         tells_starts: its recorder writes down when the GPU begins a collective.
+        listed: its dump has this group.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class GroupMember(msgspec.Struct, kw_only=True):
     unseen: tuple[int, ...] = ()
     stalled: bool = False
     tells_starts: bool = False
+    listed: bool = True
 
     @property
     def started(self) -> bool:

@@ -423,6 +423,12 @@ _OOM_BEGINS = b"invoked oom-killer:"
 _OOM_ENDS = re2.compile(rb"Killed process|no killable processes")
 
 
+#: Open MPI's sentence about a peer that is gone, up to the rule below it.
+_PEER_GONE = b"An MPI communication peer process has unexpectedly disconnected"
+_PEER_PARTS = re2.compile(rb"[A-Za-z(]|  ?[LPM]\w+ ?\w*:")
+_PEER_ENDS = re2.compile(rb"^(?:-{20,}|  Peer host:)")
+
+
 class OomReport(Uniform):
     """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
 
@@ -450,6 +456,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return OomReport()
     if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:
         return Uniform(_LOST_GPU, _LOST_GPU_END, blanks=False)
+    if text.startswith(_PEER_GONE):
+        return Uniform(_PEER_PARTS, _PEER_ENDS, worthy=False)
     if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
     if b" (local_rank: " in text and text.startswith(b"  rank "):
