@@ -103,7 +103,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
         device: the network adapter, with its port where the line has it.
-        host: the machine or container as the library names it, of an error in setting up.
+        host: the machine or container as the library names it, of an error in setting up or of a port.
     """
 
     kind: ClassVar[str] = "nccl_error"

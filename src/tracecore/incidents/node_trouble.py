@@ -119,11 +119,12 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
     if isinstance(fact, Sxid):
         return fact.code, fact.switch
     if isinstance(fact, AerError):
-        return (fact.severity,) if fact.severity in ("nonfatal", "fatal") else None
+        return (fact.severity, fact.port) if fact.severity in ("nonfatal", "fatal") else None
     if isinstance(fact, AerRecovery):
-        return () if not fact.succeeded else None
+        return (fact.port,) if not fact.succeeded else None
     if isinstance(fact, PortState | LinkState):
-        return None if _is_up(fact) else _port(fact)[1:]
+        # What NCCL says of a port is told as its error.
+        return None if _is_up(fact) or getattr(fact, "process", None) is not None else _port(fact)[1:]
     if isinstance(fact, XidGauge):
         known = xid_entry(fact.code)
         return (fact.code,) if known is not None and known.hardware else None
@@ -132,16 +133,43 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
 
 def _together(one: Fact, other: Fact) -> Fact:
     end = max(one.end, other.end)
+    if (
+        isinstance(one, AerError)
+        and isinstance(other, AerError)
+        and (one.error_type is None) != (other.error_type is None)
+    ):
+        # The kernel says in two lines that it received a message, and what is in it.
+        told = other if one.error_type is None else one
+        return msgspec.structs.replace(
+            told, time=min(one.time, other.time), count=max(one.count, other.count), last_time=end
+        )
     return msgspec.structs.replace(one, count=max(one.count, 1) + max(other.count, 1), last_time=end)
 
 
 def notes(troubles: Sequence[Fact], run: JobRun) -> list[str]:
     """A line for each, those of the time of the run where that is known."""
     told = [fact for fact in sorted(troubles, key=lambda f: (f.time, f.uid)) if not _was_long_before(fact, run)]
+    hangs = [fact for fact in told if isinstance(fact, GpuCondition) and fact.condition == "hang"]
+    together = _hang_note(hangs)
+    if together is not None:
+        told = [fact for fact in told if fact not in hangs]
     said = [_note(fact) for fact in told[:MOST]]
     if len(told) > MOST:
         said.append(f"{len(told) - MOST} more kinds of trouble of machines are in what was read")
-    return said
+    return said if together is None else [together, *said]
+
+
+def _hang_note(hangs: Sequence[Fact]) -> str | None:
+    """One line for several ranks of which a monitor says that they hang; a few between them that do not are named."""
+    ranks = sorted({fact.rank for fact in hangs if fact.rank is not None})
+    if len(ranks) < 2 or len(ranks) < len({fact.rank for fact in hangs}):
+        return None
+    others = sorted(set(range(ranks[-1] + 1)) - set(ranks))
+    said = f"A monitor reports a hang at {len(ranks)} ranks, up to rank {ranks[-1]}"
+    if not others or len(others) * 4 > len(ranks):
+        return said
+    names = f"rank {others[0]} reports" if len(others) == 1 else f"ranks {', '.join(map(str, others))} report"
+    return f"{said}; only {names} none"
 
 
 def _note(fact: Fact) -> str:
