@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, XidGauge
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, Xid, XidGauge
 from tracecore.facts.host import HostEvent
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.storage import PROPER, StorageError
@@ -31,7 +31,7 @@ EVENTS: Final = frozenset(
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
         "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
         "memory_module", "pcie_link_down", "health_check", "disk_failing", "memory_fragmented", "storage_cluster",
-        "prolog_failed", "maintenance_scheduled", "memory_failure",
+        "prolog_failed", "maintenance_scheduled", "memory_failure", "gpu_missing",
     }
 )  # fmt: skip
 #: How a process died, by the kernel, told of processes that may be a job's.
@@ -39,6 +39,8 @@ FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
+#: Xids of NVLinks.
+LINKS: Final = frozenset({74, *range(144, 151)})
 #: Trouble this long before a run began, or after it ended, is not told beside it.
 NEAR: Final = 3600 * SECOND
 #: The state of a port over which traffic goes.
@@ -125,6 +127,9 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
     if isinstance(fact, PortState | LinkState):
         # What NCCL says of a port is told as its error.
         return None if _is_up(fact) or getattr(fact, "process", None) is not None else _port(fact)[1:]
+    if isinstance(fact, Xid):
+        # Errors of links that are not fatal end no process by themselves, and may be why something waits.
+        return (fact.code, fact.unit, fact.link) if fact.code in LINKS else None
     if isinstance(fact, XidGauge):
         known = xid_entry(fact.code)
         return (fact.code,) if known is not None and known.hardware else None
@@ -170,6 +175,12 @@ def _hang_note(hangs: Sequence[Fact]) -> str | None:
         return said
     names = f"rank {others[0]} reports" if len(others) == 1 else f"ranks {', '.join(map(str, others))} report"
     return f"{said}; only {names} none"
+
+
+def untold(troubles: Sequence[Fact], incidents: Iterable[Incident]) -> list[Fact]:
+    """Leave out the Xids that an incident itself tells of."""
+    told = {(fact.source.path, fact.source.offset) for incident in incidents for fact in incident.evidence}
+    return [f for f in troubles if not (isinstance(f, Xid) and (f.source.path, f.source.offset) in told)]
 
 
 def _note(fact: Fact) -> str:
