@@ -128,6 +128,22 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(link, link, None, (about(10, rank=2),), (about(30, node="n1"),))
     yield from pairs(link, link, None, (about(10, node="n2"),), (about(30, node="n1"),))
 
+    same_mount = "it is the same mount, by a line that does not name the pod"
+    storage = ("storage_failure",)
+    mount = {"cause_fields": {"tracecore.storage.error": "mount_failed"}}
+    mounts = {**mount, "effect_fields": {"tracecore.storage.error": "mount_failed"}}
+    of_pod, apart = (about(1000, pod="ml/a", node="n1"),), NOTICED // SECOND
+    for at in (1000, 1000 - apart, 1000 + apart):
+        yield from pairs(storage, storage, same_mount, of_pod, (about(at, node="n1"),), **mounts)
+    yield from pairs(storage, storage, same_mount, of_pod, (about(1000),), **mounts)
+    for at in (1000 - apart - 1, 1000 + apart + 1):
+        yield from pairs(storage, storage, None, of_pod, (about(at, node="n1"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, node="n2"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, pod="ml/b"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, rank=3),), ranks=((), (3,)), **mounts)
+    yield from pairs(storage, storage, None, (about(1000, node="n1"),), (about(1000, node="n1"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, node="n1"),), **mount)
+
     same_kill = "it is the same kill, by somebody who does not name the process"
     memory_kill = ("host_oom",)
     nobody = (about(10, node="n2"),)

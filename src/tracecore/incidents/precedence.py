@@ -171,6 +171,14 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         causes=("storage_failure",),
         effects=("storage_failure",),
+        bonds=("node?",),
+        reason="it is the same mount, by a line that does not name the pod",
+        test=when.same_mount,
+        before=False,
+    ),
+    Rule(
+        causes=("storage_failure",),
+        effects=("storage_failure",),
         bonds=("job",),
         reason="{cause} had lost its storage, and the program met that",
         test=when.met_by_program,

@@ -189,6 +189,13 @@ def same_storage(cause: Footprint, effect: Footprint) -> bool:
     return cause.first <= effect.first and not mine.isdisjoint(its)
 
 
+def same_mount(cause: Footprint, effect: Footprint) -> bool:
+    """A kubelet tells of a mount twice, and names the pod once."""
+    mounts = all(touch.fields.get("tracecore.storage.error") == "mount_failed" for touch in (cause, effect))
+    told = bool(cause.pods) and not effect.pods and not effect.ranks
+    return mounts and told and cause.first - NOTICED <= effect.first <= cause.last + NOTICED
+
+
 #: Errors that a program gets from storage which its machine has lost.
 LOST_STORAGE: Final = frozenset({"eio", "estale", "enotconn", "erofs", "timeout", "not_responding", "write_failed"})
 #: How long after a machine has lost its storage a program may notice.

@@ -306,7 +306,8 @@ class IbLinkFlap(Pattern[Config]):
                 first=first,
                 trouble=trouble,
                 count=sum(max(fact.count, 1) for fact in own),
-                devices=tuple(devices[:4]),
+                # Some lines name the adapter without its port.
+                devices=tuple(d for d in devices if not any(o.startswith(f"{d}:") for o in devices))[:4],
                 nodes=tuple(sorted(filter(None, nodes))),
                 containers=tuple(sorted(filter(None, hosts - nodes))),
             )

@@ -155,8 +155,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
         if self.discriminator == "launch_failed":
             host = self._told("endpoint")
-            detail = self._told("detail")
-            why = f": {reason(detail)}" if detail else ""
+            told = self._told("detail")
+            why = f": {reason(told)}" if told else ""
             return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}{why}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
