@@ -7,13 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from tracecore.facts.network import LinkState, PortState
 from tracecore.facts.process import ExitStatus
 from tracecore.incidents.building import _suspects, _transport
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.run import JobAttempt
-from tracecore.patterns.contract import Suspects
+from tracecore.patterns.contract import Suspects, rfc3339
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -111,10 +113,38 @@ def test_transport_trouble_counts_that_came_before_the_ranks_gave_up() -> None:
 
     def told(*facts: Any, root: Footprint = hang) -> list[str]:
         run: Any = SimpleNamespace(transport=list(facts))
-        return [words.removeprefix("link down at ") for words in _transport(root, run)]
+        return [words.removeprefix("link down at ").partition(",")[0] for words in _transport(root, run)]
 
     assert told(trouble(9), trouble(10), trouble(11)) == ["9", "10"]
     assert told(trouble(11), root=touch("nccl_hang")) == ["11"], "nobody told the ranks that they hang"
     assert told(trouble(11, approximate=True)) == ["11"]
     assert told(*(trouble(at) for at in (1, 2, 3, 4))) == ["2", "3", "4"]
     assert told(trouble(1), trouble(1)) == ["1"]
+
+
+def test_transport_trouble_says_when_and_what_a_port_became() -> None:
+    def port(at: float, state: int, path: str = "dmesg.txt", **more: Any) -> PortState:
+        source = Source(path, 0, 1, 1)
+        return PortState(time=T0 + int(at * SECOND), source=source, device="mlx5_2", port=1, state=state, **more)
+
+    def link(at: float) -> LinkState:
+        return LinkState(time=T0 + int(at * SECOND), source=Source("syslog", 0, 1, 1), interface="ib5", up=False)
+
+    hang = footprint_of(verdict("nccl_hang", 10, watchdog(10, 1)), "", 0)
+
+    def told(*facts: Any) -> list[str]:
+        run: Any = SimpleNamespace(transport=list(facts))
+        return list(_transport(hang, run))
+
+    start = rfc3339(T0 + SECOND)
+    assert told(port(1, 1)) == [f"port mlx5_2/1 is Down, at {start}"]
+    assert told(port(0, 4), port(1, 1), port(2, 1)) == [f"port mlx5_2/1 is Down since {start}"]
+    assert told(port(-1, 1), port(0, 4), port(1, 1)) == [f"port mlx5_2/1 is Down since {start}, its last of 2 changes"]
+    looks = [port(1, 1, "a/1.txt", approximate=True, node="n1"), port(1, 4, "a/2.txt", approximate=True, node="n1")]
+    assert told(*looks) == ["port mlx5_2/1 on n1 is Down in 1.txt, Active in 2.txt"]
+    assert told(*looks, port(1, 1, "a/2.txt", approximate=True, node="n1")) == [
+        "port mlx5_2/1 is Down on n1 (it changed 2 times, at times that are not known)"
+    ]
+    interface = msgspec.structs.replace(port(1, 1), device="ib5")
+    assert told(link(1), interface) == [f"port ib5 is Down, at {start}"], "an interface and its port are one"
+    assert told(link(1)) == [f"link of ib5 is down, at {start}"]

@@ -13,14 +13,16 @@ import pytest
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import GpuDriverError, Sxid
 from tracecore.facts.kubernetes import PodEvicted
-from tracecore.facts.process import ExceptionRaised
+from tracecore.facts.network import PortState
+from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.storage import StorageError
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
 from tracecore.incidents.pattern_groups import FATAL, MACHINE, ORDER
 from tracecore.incidents.precedence import RULES, Rule, explanation
-from tracecore.incidents.rule_conditions import SLACK, UNTIMED
+from tracecore.incidents.rule_conditions import NOTICED, SLACK, UNTIMED
 from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -115,11 +117,32 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, node="n2"),))
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, by_taint=False),))
 
-    same_link = "it is the same link, as NCCL tells it, which does not name the node"
+    same_link = "it is the same link, as NCCL tells it"
     link = ("ib_link_flap",)
+    told = PortState(time=T0, source=place("train.log"), node="n1", device="mlx5_0", port=1, state=1, process="n1:7")
+    yield from pairs(link, link, same_link, (about(30, node="n1.example"),), (told,))
+    yield from pairs(link, link, None, (about(30, node="n2"),), (told,))
+    yield from pairs(link, link, None, (told,), (told,))
+    yield from pairs(link, link, None, (about(30, node="n1"),), (about(10, node="n1"),))
     yield from pairs(link, link, same_link, (about(30, node="n1"),), (about(10, rank=2),))
     yield from pairs(link, link, None, (about(10, rank=2),), (about(30, node="n1"),))
     yield from pairs(link, link, None, (about(10, node="n2"),), (about(30, node="n1"),))
+
+    same_mount = "it is the same mount, by a line that does not name the pod"
+    storage = ("storage_failure",)
+    mount = {"cause_fields": {"tracecore.storage.error": "mount_failed"}}
+    mounts = {**mount, "effect_fields": {"tracecore.storage.error": "mount_failed"}}
+    of_pod, apart = (about(1000, pod="ml/a", node="n1"),), NOTICED // SECOND
+    for at in (1000, 1000 - apart, 1000 + apart):
+        yield from pairs(storage, storage, same_mount, of_pod, (about(at, node="n1"),), **mounts)
+    yield from pairs(storage, storage, same_mount, of_pod, (about(1000),), **mounts)
+    for at in (1000 - apart - 1, 1000 + apart + 1):
+        yield from pairs(storage, storage, None, of_pod, (about(at, node="n1"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, node="n2"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, pod="ml/b"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, rank=3),), ranks=((), (3,)), **mounts)
+    yield from pairs(storage, storage, None, (about(1000, node="n1"),), (about(1000, node="n1"),), **mounts)
+    yield from pairs(storage, storage, None, of_pod, (about(1000, node="n1"),), **mount)
 
     same_kill = "it is the same kill, by somebody who does not name the process"
     memory_kill = ("host_oom",)
@@ -142,6 +165,32 @@ def one_event_seen_twice() -> Iterator[Case]:
     untimed = UNTIMED // SECOND
     yield from pairs(fault, fault, same_fault, (named,), (about(10 - untimed, node="n1", approximate=True),))
     yield from pairs(fault, fault, None, (named,), (about(10 - untimed - 1, node="n1", approximate=True),))
+
+    fabric = "the NVLink fabric of its GPUs had failed"
+    switch = Sxid(time=T0 + 10 * SECOND, source=place("dmesg.txt"), node="n1", code=20034, fatal=True)
+    abort = GpuDriverError(time=T0 + 10 * SECOND, source=place("fabricmanager.log"), node="n1", error="fabric_abort")
+    error = CudaError(time=T0 + 12 * SECOND, source=place("train.log"), rank=6, error="nvlink_uncorrectable")
+    untold = msgspec.structs.replace(error, approximate=True)
+    early = msgspec.structs.replace(error, time=T0 + 10 * SECOND - SLACK)
+    late = msgspec.structs.replace(error, time=T0 + 10 * SECOND + NOTICED)
+    for whole in (switch, abort):
+        for broken in (error, early, late):
+            yield from pairs(fault, fault, fabric, (whole,), (broken,))
+        yield from pairs(fault, fault, None, (msgspec.structs.replace(whole, node=None),), (error,))
+        yield from pairs(fault, fault, None, (whole,), (msgspec.structs.replace(error, node="n2"),))
+        yield from pairs(fault, fault, None, (whole,), (msgspec.structs.replace(early, time=early.time - 1),))
+        yield from pairs(fault, fault, None, (whole,), (msgspec.structs.replace(late, time=late.time + 1),))
+        earlier = msgspec.structs.replace(untold, time=T0 + 10 * SECOND - UNTIMED)
+        yield from pairs(fault, fault, fabric, (whole,), (earlier,))
+        yield from pairs(fault, fault, None, (whole,), (msgspec.structs.replace(earlier, time=earlier.time - 1),))
+        yield from pairs(fault, fault, None, (whole,), (about(12),))
+    yield from pairs(fault, fault, None, (error,), (error,))
+    yield from pairs(fault, fault, fabric, (switch,), (abort,))
+    yield from pairs(fault, fault, None, (abort,), (abort,))
+    yield from pairs(fault, fault, None, (abort,), (switch,))
+    lost_fan = msgspec.structs.replace(abort, error="gsp_timeout")
+    yield from pairs(fault, fault, None, (switch,), (lost_fan,))
+    yield from pairs(fault, fault, None, (lost_fan,), (error,))
 
     same_memory = "it is the same failure, by a line that names no rank"
     oom = ("cuda_oom",)

@@ -291,7 +291,9 @@ def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
 
 
 def _of_gpu(series: Series) -> bool:
-    return "hw.network.ib.device" not in series.attributes and "gen_ai.training.rank" not in series.attributes
+    """Return whether a GPU's bus id would tell more; what is known of its links is told with its index."""
+    known = series.name == "hw.gpu.nvlink.inactive"
+    return not (known or {"hw.network.ib.device", "gen_ai.training.rank"} & series.attributes.keys())
 
 
 def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:

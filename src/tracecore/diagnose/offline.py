@@ -157,6 +157,7 @@ def judge(
     troubles = node_trouble.uncited(facts, verdicts, kernel)
     for incident in finding.incidents:
         node_trouble.attach(incident, troubles)
+    troubles = node_trouble.untold(troubles, finding.incidents)
     coverage = bundle.coverage(counters)
     coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [

@@ -71,6 +71,8 @@ class GpuCondition(Fact, frozen=True, kw_only=True):
 
     Args:
         condition: the vocabulary of `hw.gpu.condition`.
+        index: the GPU's index on its node, where its bus id is not known.
+        detail: which links, or in which state.
     """
 
     kind: ClassVar[str] = "gpu_condition"
@@ -78,9 +80,23 @@ class GpuCondition(Fact, frozen=True, kw_only=True):
     folds: ClassVar[bool] = True
 
     condition: str
+    index: int | None = None
+    detail: str | None = None
 
     def describe(self) -> str:
-        return sentence(self, CONDITIONS.get(self.condition, self.condition.replace("_", " ")))
+        what = CONDITIONS.get(self.condition, self.condition.replace("_", " "))
+        if self.condition == "nvlinks_inactive" and self.detail is not None:
+            links = self.detail.split(", ")
+            which = "" if self.gpu is not None or self.index is None else f" of GPU {self.index}"
+            if links == ["all"]:
+                what = f"all NVLinks{which} are inactive"
+            elif len(links) == 1:
+                what = f"NVLink {links[0]}{which} is inactive"
+            else:
+                what = f"NVLinks {', '.join(links[:-1])} and {links[-1]}{which} are inactive"
+        elif self.detail is not None:
+            what = f"{what} ({self.detail})"
+        return sentence(self, what)
 
 
 #: What a condition means, in a few words.
@@ -90,6 +106,7 @@ CONDITIONS = {
     "page_retirement_pending": "memory pages are pending to be retired, which needs a reset of the GPU",
     "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
     "nvlinks_inactive": "some NVLinks are inactive",
+    "fabric_not_ready": "the GPU has not joined its NVLink fabric",
     "unreadable": "nvidia-smi cannot read the GPU (ERR!)",
     "lost": "nvidia-smi says that the GPU is lost",
     "hang": "a monitor reports a hang",
@@ -254,6 +271,7 @@ class AerError(Fact, frozen=True, kw_only=True):
     Args:
         severity: `corrected`, `nonfatal` or `fatal`.
         error_type: the PCIe layer, `Physical Layer` and so on.
+        port: bus id of the port that reports it.
     """
 
     kind: ClassVar[str] = "pcie_aer"
@@ -262,6 +280,7 @@ class AerError(Fact, frozen=True, kw_only=True):
 
     severity: str
     error_type: str | None = None
+    port: str | None = None
 
     def describe(self) -> str:
         where = f" in the {self.error_type}" if self.error_type else ""
@@ -273,6 +292,7 @@ class AerRecovery(Fact, frozen=True, kw_only=True):
 
     Args:
         succeeded: the device came back.
+        port: bus id of the port that reports it.
     """
 
     kind: ClassVar[str] = "pcie_aer"
@@ -280,14 +300,16 @@ class AerRecovery(Fact, frozen=True, kw_only=True):
     folds: ClassVar[bool] = True
 
     succeeded: bool
+    port: str | None = None
 
     def describe(self) -> str:
         return _of_device(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
 
 
-def _of_device(fact: Fact, what: str) -> str:
+def _of_device(fact: AerError | AerRecovery, what: str) -> str:
     """Name the device, which is any of the PCI bus: a port that tells of it does not say that it is a GPU."""
-    device = f" at PCI device {fact.gpu}" if fact.gpu is not None else ""
+    port = f" below PCI port {fact.port}" if fact.port is not None else ""
+    device = f" at PCI device {fact.gpu}" if fact.gpu is not None else port
     return sentence(msgspec.structs.replace(fact, gpu=None), what + device)
 
 

@@ -17,6 +17,7 @@ WORDS = {
     "fan": "fan",
     "sensor": "a sensor of the machine is not as it should be",
     "node_unavailable": "no jobs are scheduled",
+    "gpu_missing": "a GPU is missing, and no jobs are scheduled",
     "prolog_failed": "the prolog or epilog of a job failed, and no more jobs are scheduled",
     "maintenance_scheduled": "the cloud has announced maintenance of the machine",
     "health_check": "the node's health check failed",

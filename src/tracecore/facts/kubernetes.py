@@ -72,6 +72,8 @@ class NodeReadiness(Fact, frozen=True, kw_only=True):
     Args:
         ready: False also when the API says Unknown.
         status: the condition's status as printed: True, False or Unknown.
+
+    Where the node is not named, it is that of the pod.
     """
 
     kind: ClassVar[str] = "node_condition"
@@ -83,7 +85,8 @@ class NodeReadiness(Fact, frozen=True, kw_only=True):
     note: str | None = None
 
     def describe(self) -> str:
-        return sentence(self, f"node is {'ready' if self.ready else 'not ready'}", self.note)
+        whose = "node" if self.node is not None or self.pod is None else "the node of a pod"
+        return sentence(self, f"{whose} is {'ready' if self.ready else 'not ready'}", self.note)
 
 
 class PodReady(Fact, frozen=True, kw_only=True):
@@ -105,7 +108,14 @@ class PodReady(Fact, frozen=True, kw_only=True):
 
 
 class MountEvent(Fact, frozen=True, kw_only=True):
-    """A volume could not be mounted or attached."""
+    """A volume could not be mounted or attached.
+
+    Args:
+        volume: its name.
+        device: the server or share that it is on.
+        backend: the kind of storage, in the vocabulary of `tracecore.storage.backend`.
+        waited: the kubelet has waited for it as long as it does.
+    """
 
     kind: ClassVar[str] = "storage_event"
     layer: ClassVar[str] = "kubernetes"
@@ -114,6 +124,10 @@ class MountEvent(Fact, frozen=True, kw_only=True):
 
     reason: str
     note: str | None = None
+    volume: str | None = None
+    device: str | None = None
+    backend: str | None = None
+    waited: bool = False
 
     def describe(self) -> str:
         return sentence(self, self.reason, self.note)

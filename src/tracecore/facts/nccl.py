@@ -103,7 +103,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
         device: the network adapter, with its port where the line has it.
-        host: the machine or container as the library names it, of an error in setting up.
+        host: the machine or container as the library names it, of an error in setting up or of a port.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -133,11 +133,13 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
         interface: the socket interface it looked for.
         claimed: the rank that two processes were given.
         missing: ranks that did not come, where the line names them.
+        detail: why, in the words of who tried.
     """
 
     kind: ClassVar[str] = "rendezvous_failure"
     layer: ClassVar[str] = "stdout"
     folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
 
     failure: str
     joined: int | None = None
@@ -146,6 +148,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     interface: str | None = None
     claimed: int | None = None
     missing: tuple[int, ...] = ()
+    detail: str | None = None
 
     def describe(self) -> str:
         parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]

@@ -52,6 +52,7 @@ class PortState(Fact, frozen=True, kw_only=True):
         device: `mlx5_0` and the like.
         port: port number; 1 where the source names none and the device has one.
         state: 1 Down, 2 Initialize, 3 Armed, 4 Active.
+        process: the `host:pid` that NCCL prints before its line, of its word; each of its lines is a change.
     """
 
     kind: ClassVar[str] = "port_state"
@@ -60,6 +61,17 @@ class PortState(Fact, frozen=True, kw_only=True):
     device: str
     port: int
     state: int
+    process: str | None = None
+
+    @property
+    def host(self) -> str | None:
+        """Return the machine or container that NCCL names."""
+        return None if self.process is None else self.process.partition(":")[0]
+
+    @property
+    def named(self) -> str:
+        """Return the port's name; an interface (`ib0`, `bond1`) is one port."""
+        return f"{self.device}/{self.port}" if "_" in self.device or self.port != 1 else self.device
 
     def describe(self) -> str:
-        return sentence(self, f"port {self.device}/{self.port} is {STATES.get(self.state, f'in state {self.state}')}")
+        return sentence(self, f"port {self.named} is {STATES.get(self.state, f'in state {self.state}')}")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.network import STATES, LinkState, PortState
 from tracecore.facts.process import ExceptionRaised, ExitStatus
+from tracecore.facts.wording import counted
 from tracecore.incidents import pattern_groups, rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Edge, Incident, origin
-from tracecore.patterns.contract import IncidentContext, LastLines, Suspects, Verdict
+from tracecore.patterns.contract import IncidentContext, LastLines, Suspects, Verdict, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt, JobRun
 
+#: Looks at one port that are told.
+_CHANGES: Final = 4
 #: Failures in which a rank does not go on: what it wrote last is worth reading.
 HANGS: Final = frozenset({"nccl_hang", "collective_mismatch", "checkpointer_hang", "dataloader_hang"})
 
@@ -84,7 +90,38 @@ def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
     """Return transport trouble measured before the ranks gave up: it explains the connections they lost afterwards."""
     given_up = rule_conditions.gave_up(root)
     known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
-    return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
+    ports: dict[tuple[str | None, str], list[PortState]] = {}
+    for fact in known:
+        if isinstance(fact, PortState):
+            ports.setdefault((fact.node, fact.named), []).append(fact)
+    said: dict[str, None] = {}
+    for fact in reversed(known):
+        if isinstance(fact, LinkState) and (fact.node, fact.interface) in ports:
+            continue  # it is one of the ports
+        said.setdefault(_seen(ports[fact.node, fact.named]) if isinstance(fact, PortState) else _told(fact))
+        if len(said) == 3:
+            break
+    return tuple(reversed(said))
+
+
+def _seen(states: Sequence[PortState]) -> str:
+    """Return what was seen of a port: its last state, and those before it where it changed."""
+    last = states[-1]
+    changes = [fact for before, fact in pairwise(states) if before.state != fact.state]
+    if not changes:
+        return _told(last)
+    if all(fact.approximate for fact in states):
+        shown = [states[0], *changes][-_CHANGES:]
+        if len({fact.source.path for fact in shown}) < len(shown):
+            return f"{last.describe()} (it changed {counted(len(changes), 'time')}, at times that are not known)"
+        looks = [f"{STATES[fact.state]} in {fact.source.path.rpartition('/')[2]}" for fact in shown]
+        return f"port {last.named}{f' on {last.node}' if last.node else ''} is {', '.join(looks)}"
+    times = f", its last of {len(changes)} changes" if len(changes) > 1 else ""
+    return f"{changes[-1].describe()} since {rfc3339(changes[-1].time)}{times}"
+
+
+def _told(fact: Fact) -> str:
+    return fact.describe() if fact.approximate else f"{fact.describe()}, at {rfc3339(fact.time)}"
 
 
 def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> IncidentContext:

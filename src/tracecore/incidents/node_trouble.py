@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, XidGauge
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid, Xid, XidGauge
 from tracecore.facts.host import HostEvent
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.storage import PROPER, StorageError
@@ -31,7 +31,7 @@ EVENTS: Final = frozenset(
         "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
         "file_limit", "netdev_stuck", "power_supply", "fan", "sensor", "node_unavailable", "file_system_full",
         "memory_module", "pcie_link_down", "health_check", "disk_failing", "memory_fragmented", "storage_cluster",
-        "prolog_failed", "maintenance_scheduled", "memory_failure",
+        "prolog_failed", "maintenance_scheduled", "memory_failure", "gpu_missing",
     }
 )  # fmt: skip
 #: How a process died, by the kernel, told of processes that may be a job's.
@@ -39,6 +39,8 @@ FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
+#: Xids of NVLinks.
+LINKS: Final = frozenset({74, *range(144, 151)})
 #: Trouble this long before a run began, or after it ended, is not told beside it.
 NEAR: Final = 3600 * SECOND
 #: The state of a port over which traffic goes.
@@ -119,11 +121,15 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
     if isinstance(fact, Sxid):
         return fact.code, fact.switch
     if isinstance(fact, AerError):
-        return (fact.severity,) if fact.severity in ("nonfatal", "fatal") else None
+        return (fact.severity, fact.port) if fact.severity in ("nonfatal", "fatal") else None
     if isinstance(fact, AerRecovery):
-        return () if not fact.succeeded else None
+        return (fact.port,) if not fact.succeeded else None
     if isinstance(fact, PortState | LinkState):
-        return None if _is_up(fact) else _port(fact)[1:]
+        # What NCCL says of a port is told as its error.
+        return None if _is_up(fact) or getattr(fact, "process", None) is not None else _port(fact)[1:]
+    if isinstance(fact, Xid):
+        # Errors of links that are not fatal end no process by themselves, and may be why something waits.
+        return (fact.code, fact.unit, fact.link) if fact.code in LINKS else None
     if isinstance(fact, XidGauge):
         known = xid_entry(fact.code)
         return (fact.code,) if known is not None and known.hardware else None
@@ -132,16 +138,49 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
 
 def _together(one: Fact, other: Fact) -> Fact:
     end = max(one.end, other.end)
+    if (
+        isinstance(one, AerError)
+        and isinstance(other, AerError)
+        and (one.error_type is None) != (other.error_type is None)
+    ):
+        # The kernel says in two lines that it received a message, and what is in it.
+        told = other if one.error_type is None else one
+        return msgspec.structs.replace(
+            told, time=min(one.time, other.time), count=max(one.count, other.count), last_time=end
+        )
     return msgspec.structs.replace(one, count=max(one.count, 1) + max(other.count, 1), last_time=end)
 
 
 def notes(troubles: Sequence[Fact], run: JobRun) -> list[str]:
     """A line for each, those of the time of the run where that is known."""
     told = [fact for fact in sorted(troubles, key=lambda f: (f.time, f.uid)) if not _was_long_before(fact, run)]
+    hangs = [fact for fact in told if isinstance(fact, GpuCondition) and fact.condition == "hang"]
+    together = _hang_note(hangs)
+    if together is not None:
+        told = [fact for fact in told if fact not in hangs]
     said = [_note(fact) for fact in told[:MOST]]
     if len(told) > MOST:
         said.append(f"{len(told) - MOST} more kinds of trouble of machines are in what was read")
-    return said
+    return said if together is None else [together, *said]
+
+
+def _hang_note(hangs: Sequence[Fact]) -> str | None:
+    """One line for several ranks of which a monitor says that they hang; a few between them that do not are named."""
+    ranks = sorted({fact.rank for fact in hangs if fact.rank is not None})
+    if len(ranks) < 2 or len(ranks) < len({fact.rank for fact in hangs}):
+        return None
+    others = sorted(set(range(ranks[-1] + 1)) - set(ranks))
+    said = f"A monitor reports a hang at {len(ranks)} ranks, up to rank {ranks[-1]}"
+    if not others or len(others) * 4 > len(ranks):
+        return said
+    names = f"rank {others[0]} reports" if len(others) == 1 else f"ranks {', '.join(map(str, others))} report"
+    return f"{said}; only {names} none"
+
+
+def untold(troubles: Sequence[Fact], incidents: Iterable[Incident]) -> list[Fact]:
+    """Leave out the Xids that an incident itself tells of."""
+    told = {(fact.source.path, fact.source.offset) for incident in incidents for fact in incident.evidence}
+    return [f for f in troubles if not (isinstance(f, Xid) and (f.source.path, f.source.offset) in told)]
 
 
 def _note(fact: Fact) -> str:

@@ -64,8 +64,8 @@ RULES: Final[tuple[Rule, ...]] = (
         causes=("ib_link_flap",),
         effects=("ib_link_flap",),
         bonds=("job",),
-        reason="it is the same link, as NCCL tells it, which does not name the node",
-        test=lambda cause, effect: bool(cause.nodes) and not effect.nodes,
+        reason="it is the same link, as NCCL tells it",
+        test=when.told_by_nccl,
         before=False,
     ),
     Rule(
@@ -75,6 +75,13 @@ RULES: Final[tuple[Rule, ...]] = (
         reason="it is the same failure, by a line that does not name the GPU",
         test=when.names_the_gpu,
         before=False,
+    ),
+    Rule(
+        causes=("gpu_fault",),
+        effects=("gpu_fault",),
+        bonds=("node?",),
+        reason="the NVLink fabric of its GPUs had failed",
+        test=when.fabric_failed,
     ),
     Rule(
         causes=("cuda_oom",),
@@ -160,6 +167,14 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("node?",),
         reason="it is the same storage, which failed further",
         test=when.same_storage,
+    ),
+    Rule(
+        causes=("storage_failure",),
+        effects=("storage_failure",),
+        bonds=("node?",),
+        reason="it is the same mount, by a line that does not name the pod",
+        test=when.same_mount,
+        before=False,
     ),
     Rule(
         causes=("storage_failure",),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tracecore.facts.gpu import GpuDriverError, Sxid
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExceptionRaised
 from tracecore.incidents.footprint import share
 
 if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
     from tracecore.incidents.footprint import Footprint
 
 SECOND: Final = 1_000_000_000
@@ -161,11 +163,38 @@ def names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+def fabric_failed(cause: Footprint, effect: Footprint) -> bool:
+    """A switch or the fabric manager tells of its fabric, and programs, or the manager, only of what followed."""
+    switch = any(isinstance(fact, Sxid) for fact in cause.evidence)
+    manager = any(_is_abort(fact) for fact in cause.evidence)
+    if not (switch or manager) or not cause.nodes:
+        return False
+    programs = all(fact.kind == "cuda_error" for fact in effect.evidence)
+    follows = programs or (switch and bool(effect.nodes) and all(map(_is_abort, effect.evidence)))
+    return follows and cause.first - UNTIMED <= effect.first <= cause.last + NOTICED
+
+
+def _is_abort(fact: Fact) -> bool:
+    return isinstance(fact, GpuDriverError) and fact.error == "fabric_abort"
+
+
 def names_the_rank(cause: Footprint, effect: Footprint) -> bool:
     """The first knows its rank; libraries warn of what then ends a process, and do not know whose they are."""
     if not cause.ranks or effect.ranks or not cause.nodes >= effect.nodes:
         return False
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
+
+
+def told_by_nccl(cause: Footprint, effect: Footprint) -> bool:
+    """The machine tells of its port, and NCCL of the same machine's, or of one that it does not name."""
+    if not cause.nodes or not effect.nodes:
+        return bool(cause.nodes)
+    mine, its = ({node.partition(".")[0] for node in touch.nodes} for touch in (cause, effect))
+    return not mine.isdisjoint(its) and _is_nccls(effect) and not _is_nccls(cause)
+
+
+def _is_nccls(link: Footprint) -> bool:
+    return "port_errors" in link.fields or any(getattr(fact, "process", None) for fact in link.evidence)
 
 
 def by_taint(cause: Footprint, effect: Footprint) -> bool:
@@ -179,6 +208,13 @@ def same_storage(cause: Footprint, effect: Footprint) -> bool:
     names = ("tracecore.storage.device", "tracecore.storage.path")
     mine, its = ({touch.fields.get(name) for name in names} - {None} for touch in (cause, effect))
     return cause.first <= effect.first and not mine.isdisjoint(its)
+
+
+def same_mount(cause: Footprint, effect: Footprint) -> bool:
+    """A kubelet tells of a mount twice, and names the pod once."""
+    mounts = all(touch.fields.get("tracecore.storage.error") == "mount_failed" for touch in (cause, effect))
+    told = bool(cause.pods) and not effect.pods and not effect.ranks
+    return mounts and told and cause.first - NOTICED <= effect.first <= cause.last + NOTICED
 
 
 #: Errors that a program gets from storage which its machine has lost.

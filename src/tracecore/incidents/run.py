@@ -12,7 +12,7 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, AerRecovery, GpuLost, NvlinkRate, Sxid, Xid
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.kubernetes import REFUSED, ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
@@ -233,7 +233,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         and not _was_pulled(fact, started)
         and not _came_back(fact, recovered)
     ]
-    transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
+    transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT) or _is_of_fabric(fact)]
     damaged = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "memory_failure"]
     refused = [fact for fact in facts if isinstance(fact, WorkloadEvent) and fact.reason == REFUSED]
     machines = {fact.node for fact in refused if fact.node}
@@ -245,6 +245,10 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         damaged=damaged[-_TROUBLE:],
         machine=machines.pop() if len(machines) == 1 else None,
     )
+
+
+def _is_of_fabric(fact: Fact) -> bool:
+    return isinstance(fact, GpuCondition) and fact.condition in ("nvlinks_inactive", "fabric_not_ready")
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:

@@ -79,7 +79,10 @@ def xid_gauge(record: Stamped) -> XidGauge | None:
 
 def gpu_condition(record: Stamped) -> GpuCondition | None:
     condition = word(record.get("hw.gpu.condition"))
-    return None if condition is None else GpuCondition(**record.identity(), condition=condition)
+    if condition is None:
+        return None
+    index, detail = natural(record.get("hw.gpu.index")), name(record.get("hw.gpu.condition.detail"))
+    return GpuCondition(**record.identity(), condition=condition, index=index, detail=detail)
 
 
 def gpu_lost(record: Stamped) -> GpuLost | None:
@@ -182,12 +185,19 @@ def aer_error(record: Stamped) -> AerError | None:
     if severity is None:
         return None
     # Of a port or another device it is an error of the machine, and of no GPU.
-    return AerError(**record.identity(), severity=severity, error_type=name(record.get("kernelevents.pcie_aer.type")))
+    return AerError(
+        **record.identity(),
+        severity=severity,
+        error_type=name(record.get("kernelevents.pcie_aer.type")),
+        port=bus_id(record.get("kernelevents.pcie_aer.port")),
+    )
 
 
 def aer_recovery(record: Stamped) -> AerRecovery | None:
     outcome = {"succeeded": True, "failed": False}.get(word(record.get("kernelevents.pcie_aer.recovery")) or "")
-    return None if outcome is None else AerRecovery(**record.identity(), succeeded=outcome)
+    if outcome is None:
+        return None
+    return AerRecovery(**record.identity(), succeeded=outcome, port=bus_id(record.get("kernelevents.pcie_aer.port")))
 
 
 def aer_severity(value: object) -> str | None:
@@ -251,7 +261,10 @@ def port_state(record: Stamped) -> PortState | None:
         return None
     port = record.get("hw.network.ib.port.num")
     number_ = 1 if port is None else natural(port)
-    return None if number_ is None else PortState(**record.identity(), device=device, port=number_, state=state)
+    if number_ is None:
+        return None
+    process = name(record.get("hw.network.ib.port.process"))
+    return PortState(**record.identity(), device=device, port=number_, state=state, process=process)
 
 
 def nic_error(record: Stamped) -> NicError | None:

@@ -148,7 +148,8 @@ def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
     if not kept_off or slurm_node_lost(record) is not None or "node" not in record.identity():
         return None
     prolog = flag(record.get("tracecore.slurm.prolog_failed")) is True
-    event = "prolog_failed" if prolog else "node_unavailable"
+    missing = flag(record.get("tracecore.slurm.gpu_missing")) is True
+    event = "prolog_failed" if prolog else "gpu_missing" if missing else "node_unavailable"
     return HostEvent(**record.identity(), event=event, detail=": ".join(filter(None, (state.lower(), reason))))
 
 

@@ -82,9 +82,10 @@ def node_readiness(record: Stamped) -> NodeReadiness | None:
     elif condition is None:
         ready = False if _hint(record) == "node_unhealthy" and reason != "Rebooted" else None
     fields = record.event_identity()
-    if ready is None or "node" not in fields:
+    if ready is None or ("node" not in fields and not ("pod" in fields and reason == "NodeNotReady")):
         return None
-    fields.pop("pod", None)
+    if "node" in fields:
+        fields.pop("pod", None)
     return NodeReadiness(**fields, ready=ready, status=status, reason=reason, note=_note(record))
 
 
@@ -125,7 +126,15 @@ def mount_event(record: Stamped) -> MountEvent | None:
     reason = _reason(record)
     if reason not in MOUNT_REASONS or flag(record.get("k8s.event.passing")) is True:
         return None
-    return MountEvent(**record.event_identity(), reason=reason, note=_note(record))
+    return MountEvent(
+        **record.event_identity(),
+        reason=reason,
+        note=_note(record),
+        volume=name(record.get("k8s.event.volume")),
+        device=name(record.get("k8s.event.volume.source")),
+        backend=word(record.get("k8s.event.volume.type")),
+        waited=flag(record.get("k8s.event.waited")) is True,
+    )
 
 
 def cni_event(record: Stamped) -> CniEvent | None:

@@ -126,6 +126,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         interface=name(record.get("tracecore.rendezvous.interface")),
         claimed=natural(record.get("tracecore.rendezvous.rank")),
         missing=_ranks(record.get("tracecore.rendezvous.missing_ranks")),
+        detail=text(record.get("tracecore.rendezvous.detail"), 512),
     )
 
 

@@ -39,6 +39,11 @@ _code = attrgetter("code")
 _gpu = attrgetter("gpu")
 
 
+#: A GPU has still to join its fabric; and errors of programs that need it.
+UNREADY = "fabric_not_ready"
+NEED_FABRIC = frozenset({"system_not_ready", "nvlink_uncorrectable", "device_link_failed"})
+
+
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
@@ -53,7 +58,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     Args:
         first: the error that came first.
         worst: the one whose action is the most drastic, the same when there was one.
-        peer: for a link, the failure at its other end, or the program's error; for PCIe, the failed recovery.
+        peer: for a link, the failure at its other end, or the program's error; for PCIe, the failed recovery; for a
+            program that needs the fabric, a GPU that has still to join it.
         named: a later report of a program that says the rank, where the first does not.
         gauge: an exporter that shows the same Xid.
         codes: every Xid that belongs to it, sorted.
@@ -101,8 +107,14 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         gone = isinstance(self.first, GpuLost | AerError) or isinstance(self.worst, GpuLost)
         return 79 in self.codes or gone or getattr(self.first, "condition", None) == "lost"
 
+    @property
+    def node(self) -> str | None:
+        """Return the node; of a program that does not say, the one whose GPUs are not ready for it."""
+        unready = isinstance(self.peer, GpuCondition)
+        return self.first.node or (self.peer.node if self.peer is not None and unready else None)
+
     def headline(self) -> str:
-        on = f" on {self.first.node}" if self.first.node else ""
+        on = f" on {self.node}" if self.node else ""
         xids = f" (Xid {', '.join(map(str, self.codes))})" if self.codes else ""
         fact = self.first
         if isinstance(fact, Sxid):
@@ -128,14 +140,15 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.gpu}{on} {what}{xids}"
 
     def remediation(self) -> str:
-        node, gpu = self.first.node or "NODE", self.bus or "GPU"
+        node, gpu = self.node or "NODE", self.bus or "GPU"
+        there = self.node or "its machine"
         if isinstance(self.first, Sxid) or (
             isinstance(self.first, GpuDriverError) and self.first.error == "fabric_abort"
         ):
             return (
                 f"A fatal error of the fabric ends every job whose GPUs use it, and whatever they say then "
                 f"follows from "
-                f"it. Keep new work off {node} (`kubectl cordon {node}` or `scontrol update nodename={node} "
+                f"it. Keep new work off {there} (`kubectl cordon {node}` or `scontrol update nodename={node} "
                 f"state=drain`). "
                 f"When its jobs are gone, reset GPUs and switches together (`systemctl stop nvidia-fabricmanager; "
                 f"nvidia-smi --gpu-reset; systemctl start nvidia-fabricmanager`, or restart the machine) and look at "
@@ -143,33 +156,33 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             )
         if isinstance(self.first, CudaError) and self.first.error == "system_not_ready":
             return (
-                f"CUDA waits for a daemon of the driver on {node}: look at `systemctl status nvidia-fabricmanager` and "
-                f"`nvidia-smi -q | grep -A3 Fabric`. The fabric manager needs the very version of the driver; install "
-                f"that, `systemctl restart nvidia-fabricmanager`, and keep work off the node until then "
+                f"CUDA waits for a daemon of the driver on {there}: look at `systemctl status nvidia-fabricmanager` "
+                f"and `nvidia-smi -q | grep -A3 Fabric`. The fabric manager needs the very version of the driver; "
+                f"install that, `systemctl restart nvidia-fabricmanager`, and keep work off the node until then "
                 f"(`kubectl cordon {node}` or `scontrol update nodename={node} state=drain`)."
             )
         action = action_of(self.worst)
         show, reset, test, words = (command.replace("{gpu}", gpu) for command in TOOLS[self.vendor])
-        look = f"Look at `{show}` and `dmesg -T | grep -i -E '{words}'` on {node}. "
+        look = f"Look at `{show}` and `dmesg -T | grep -i -E '{words}'` on {there}. "
         first = ""
         if isinstance(self.worst, Xid):
             act = ACTIONS.get(action or "", "not known yet")
             first = f"NVIDIA's first action for Xid {code_of(self.worst)}: {act}. "
         if action in MILD:
             return (
-                f"{first}{look}Take {node} out of service only if it comes back; restart the job from its checkpoint."
+                f"{first}{look}Take {there} out of service only if it comes back; restart the job from its checkpoint."
             )
         hold = f"Keep new work off it: `kubectl cordon {node}` or `scontrol update nodename={node} state=drain`. "
         if self.lost:
             command = (
-                f"A GPU off the bus stays away until the machine restarts: `sudo reboot` on {node} once it is empty. "
+                f"A GPU off the bus stays away until the machine restarts: `sudo reboot` on {there} once it is empty. "
             )
         elif action in ("RESTART_BM", "RESTART_VM"):
-            command = f"Restart it once it is empty: `sudo reboot` on {node}. "
+            command = f"Restart it once it is empty: `sudo reboot` on {there}. "
         elif action == "CONTACT_SUPPORT" or action is None:
-            command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor. "
+            command = f"Run `nvidia-bug-report.sh` on {there} and send it to the vendor. "
         else:
-            command = f"When its jobs are gone, {reset} on {node}. "
+            command = f"When its jobs are gone, {reset} on {there}. "
         return f"{hold}{first}{command}{look}Then `{test}` before it takes work; restart the job elsewhere."
 
     def evidence(self) -> Sequence[Fact]:
@@ -195,10 +208,10 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             "gpu.id": self.bus,
             "kernelevents.gpu.device": getattr(self.first, "device", None),
             "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
-            "k8s.node.name": self.first.node,
+            "k8s.node.name": self.node,
             "action": action_of(self.worst),
             "gen_ai.training.rank": self.first.rank if self.named is None else self.named.rank,
-            "peer": self.peer.gpu if self.peer is not None and not isinstance(self.peer, AerRecovery) else None,
+            "peer": None if isinstance(self.peer, AerRecovery | GpuCondition | None) else self.peer.gpu,
         }
         return filled(fields)
 
@@ -206,7 +219,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         code = code_of(self.first) if isinstance(self.first, Xid) else None
         return {
             "gpu.id": self.bus,
-            "k8s.node.name": self.first.node,
+            "k8s.node.name": self.node,
             "kernelevents.xid": code,
             "tracecore.alert.gpu_fault.action": action_of(self.worst),
         }
@@ -240,6 +253,9 @@ class GpuFault(Pattern[Config]):
             return gauge_keys(fact)
         if type(fact) is CudaError:
             return ((node, PEERS),) if fact.error in CUDA else ()
+        if type(fact) is GpuCondition and fact.condition == UNREADY:
+            # Programs that wait for a fabric often do not say where they run.
+            return ((node, PEERS), ("", PEERS)) if node else ((node, PEERS),)
         if isinstance(fact, AerError | AerRecovery):
             broken = fact.severity == "fatal" if isinstance(fact, AerError) else not fact.succeeded
             return ((node, PEERS),) if broken else ()
@@ -273,8 +289,9 @@ class GpuFault(Pattern[Config]):
         """Return verdicts from CUDA errors where no kernel log says more."""
         kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
         near = self.config.window
+        unready = _of_one_node(window.of(GpuCondition))
         return [
-            self._verdict(window, gauges, chain, "partial")
+            self._verdict(window, gauges, chain, "partial", unready if _needs_fabric(chain[0]) else None)
             for chain in _chains(window.of(CudaError), near)
             if kernel.first(chain[0].time - near, chain[0].end + near) is None
         ]
@@ -365,6 +382,16 @@ def _named(chain: Sequence[Fact]) -> Fact | None:
         return None
     named = [fact for fact in chain if fact.rank is not None]
     return named[0] if len({fact.rank for fact in named}) == 1 else None
+
+
+def _needs_fabric(error: Fact) -> bool:
+    return isinstance(error, CudaError) and error.error in NEED_FABRIC
+
+
+def _of_one_node(conditions: Sequence[GpuCondition]) -> GpuCondition | None:
+    """Return the first GPU that has still to join its fabric, where all that have are on one node."""
+    unready = [fact for fact in conditions if fact.condition == UNREADY]
+    return unready[0] if len({fact.node for fact in unready}) == 1 else None
 
 
 def _of_one(error: AerError, recovery: AerRecovery) -> bool:

@@ -11,7 +11,7 @@ from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
 from tracecore.facts.kubernetes import GIVEN_UP, SLURM_DOWN, NodeReadiness
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
-from tracecore.facts.wording import seconds
+from tracecore.facts.wording import counted, seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict, filled, rfc3339
 from tracecore.patterns.timeline import Timeline
@@ -60,6 +60,7 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
     Args:
         signs: what was seen of the loss, oldest first.
         sign: the strongest of them.
+        pods: pods that were on it, where only they are named.
     """
 
     pattern_id: ClassVar[str] = "12"
@@ -68,6 +69,7 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
 
     signs: tuple[Fact, ...]
     sign: Sign
+    pods: tuple[str, ...] = ()
 
     @property
     def node(self) -> str | None:
@@ -76,6 +78,9 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
     def headline(self) -> str:
         job = next((fact.job for fact in self.signs if fact.job), None)
         who = self.node or (f"A node of job {job}" if job else "The machine")
+        if self.pods and self.node is None:
+            more = f" and {counted(len(self.pods) - 1, 'more pod')}" if len(self.pods) > 1 else ""
+            who = f"The node of {self.pods[0]}{more}"
         last = min(self.signs, key=lambda fact: (fact.approximate, fact.time))
         at = "" if last.approximate else f" at {rfc3339(last.time)}"
         silent = max((fact.silent_s for fact in self.signs if isinstance(fact, NodeSilence)), default=0.0)
@@ -116,6 +121,10 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
         return {"tracecore.alert.host_lost.sign": self.sign, "k8s.node.name": self.node}
 
 
+def _of_cluster(pod: str) -> tuple[bool, str]:
+    return pod.startswith("kube-"), pod
+
+
 class HostLost(Pattern[Config]):
     """Signs that a machine went away: its kernel, its readiness, the scheduler, or silence while others go on.
 
@@ -142,6 +151,9 @@ class HostLost(Pattern[Config]):
             return ()
         if isinstance(fact, PlannedStop) and fact.reason not in ASKED:
             return ()
+        if type(fact) is NodeReadiness and fact.node:
+            # Who tells of pods only need not be asked where somebody names nodes.
+            return ((fact.node, ""), ("", fact.job or ""))
         return ((fact.node, ""),) if fact.node else (("", fact.job or ""),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
@@ -155,7 +167,9 @@ class HostLost(Pattern[Config]):
         """Signs that follow each other within the window, each with the time at which it was one."""
         signs: list[tuple[int, Fact]] = [(fact.time, fact) for fact in window.of(HostEvent)]
         signs += [(fact.time, fact) for fact in window.of(SlurmState)]
-        signs += [(fact.time, fact) for fact in self._away(window.of(NodeReadiness))]
+        states = window.of(NodeReadiness)
+        if window.key[0] or not any(state.node for state in states):
+            signs += [(fact.time, fact) for fact in self._away(states)]
         signs += [
             (fact.time + self.config.silence, fact)
             for fact in window.of(NodeSilence)
@@ -207,6 +221,8 @@ class HostLost(Pattern[Config]):
             confidence="full" if sign in ("panic", "reboot") else "partial",
             signs=tuple(sorted(shown.values(), key=order)),
             sign=sign,
+            # Those of the cluster's own stand last: every node has them.
+            pods=tuple(sorted({f.pod for f in facts if type(f) is NodeReadiness and f.pod}, key=_of_cluster)),
         )
 
     def _taken_away(self, window: Window) -> bool:

@@ -6,6 +6,9 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import msgspec
+import re2
+
 from tracecore.facts.fact import order
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.network import STATES, PortState
@@ -42,6 +45,15 @@ BROKEN = frozenset(
 PORT = "ib_port_error"
 #: Reports of a watchdog that say a collective did not end.
 STUCK = frozenset({"timeout", "exception"})
+#: The state of a port without a link.
+DOWN = 1
+
+#: Names of pods and of containers without one: within them, NCCL knows no other name of its machine.
+_CONTAINER = re2.compile(
+    r"^[0-9a-f]{12}$|-(?:[0-9a-z]{8,10}|\d+)-[b-df-hj-np-tv-xz24-9]{5}$|-(?:worker|master|launcher|chief|replica|pod|task)-?\d*(?:-\d+)?$"
+)
+#: Machines that a headline names.
+_FEW = 4
 
 Trouble: TypeAlias = "NcclError | WatchdogReport"
 _time = attrgetter("time")
@@ -83,16 +95,23 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def port(self) -> str:
-        return f"{self.decisive.device}/{self.decisive.port}"
+        return self.decisive.named
+
+    @property
+    def node(self) -> str | None:
+        return _machine(self.decisive)
 
     def headline(self) -> str:
-        where = f" on {self.decisive.node}" if self.decisive.node else ""
-        span = seconds((self.last.time - self.first.time) / SECOND)
+        host = self.decisive.node or self.decisive.host
+        where = f" on {host}" if host else ""
+        exact = not (self.first.approximate or self.last.approximate)
+        span = f" in {seconds((self.last.time - self.first.time) / SECOND)}" if exact else ""
         hurt = ", and a collective failed there" if self.trouble is not None else ""
-        return f"Port {self.port}{where} changed state {self.count} times in {span}{hurt}"
+        told = ", as NCCL says" if self.decisive.process is not None else ""
+        return f"Port {self.port}{where} changed state {self.count} times{span}{told}{hurt}"
 
     def remediation(self) -> str:
-        node, device, port = self.decisive.node or "NODE", self.decisive.device, self.decisive.port
+        node, device, port = self.node or "NODE", self.decisive.device, self.decisive.port
         return (
             f"On {node}: `ibstat {device} {port}` and `perfquery -x` (or `ethtool -S`) show its state and error "
             f"counters, `mlxlink -d {device} --show_module` its cable: temperature, power, errors. Reseat or replace "
@@ -116,7 +135,7 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
             "hw.network.ib.port.num": self.decisive.port,
             "transition_count": self.count,
             "state": STATES.get(self.last.state, "unknown"),
-            "k8s.node.name": self.decisive.node,
+            "k8s.node.name": self.node,
         }
         return filled(fields)
 
@@ -124,12 +143,12 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
         return {
             "hw.network.ib.device": self.decisive.device,
             "hw.network.ib.port.num": self.decisive.port,
-            "k8s.node.name": self.decisive.node,
+            "k8s.node.name": self.node,
             "tracecore.alert.ib_link_flap.transition_count": self.count,
         }
 
     def suspects(self) -> Suspects:
-        return Suspects(nodes=(self.decisive.node,) if self.decisive.node else ())
+        return Suspects(nodes=(self.node,) if self.node else ())
 
 
 class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
@@ -139,6 +158,8 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
         trouble: the first error of a collective after it.
         count: how many lines said so.
         devices: adapters that they name, with their port where they do.
+        nodes: machines that they name.
+        containers: pods or containers that they name instead.
     """
 
     pattern_id: ClassVar[str] = "2"
@@ -149,10 +170,16 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
     trouble: NcclError | WatchdogReport
     count: int = 1
     devices: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        where = f" on {self.first.node}" if self.first.node else ""
+        named = self.nodes or self.containers
+        more = len(named) - _FEW
+        where = f" on {_and((*named[:_FEW], *([f'{more} more'] if more > 0 else [])))}" if named else ""
         which = f"Port {', '.join(self.devices)}" if self.devices else "A network port"
+        if len(named) > 1:
+            which = f"Ports {', '.join(self.devices)}" if self.devices else "Network ports"
         later = (self.trouble.time - self.first.time) / SECOND
         exact = not (self.first.approximate or self.trouble.approximate)
         after = f" {seconds(round(later))} later" if exact and later >= 1 else ""
@@ -160,9 +187,12 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
         return f"{which}{where} failed, as NCCL says{told}, and collectives failed{after}"
 
     def remediation(self) -> str:
-        node, device = self.first.node or "its node", self.devices[0].partition(":")[0] if self.devices else "DEVICE"
+        device = self.devices[0].partition(":")[0] if self.devices else "DEVICE"
+        several = len(self.nodes or self.containers) > 1
+        node = self.nodes[0] if len(self.nodes) == 1 else "each of these machines" if several else "its node"
+        switch = "Ports of several machines at once: look at the switch between them first. " if several else ""
         return (
-            f"On {node}: `ibstat` and `rdma link` show which port is down, `dmesg -T | grep -i mlx5` why, "
+            f"{switch}On {node}: `ibstat` and `rdma link` show which port is down, `dmesg -T | grep -i mlx5` why, "
             f"`mlxlink -d {device} --show_module` its cable. Reseat or replace cable and transceiver, and look at "
             f"the switch "
             f"port on the other side (`iblinkinfo`). Until it holds, keep work off the node, or leave the port "
@@ -178,13 +208,17 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         devices = list(self.devices) or None
-        return filled({"port_errors": self.count, "devices": devices, "k8s.node.name": self.first.node})
+        return filled({"port_errors": self.count, "devices": devices, "k8s.node.name": self._node})
 
     def promoted(self) -> dict[str, Any]:
-        return {"k8s.node.name": self.first.node, "tracecore.alert.ib_link_flap.port_errors": self.count}
+        return {"k8s.node.name": self._node, "tracecore.alert.ib_link_flap.port_errors": self.count}
+
+    @property
+    def _node(self) -> str | None:
+        return self.nodes[0] if len(self.nodes) == 1 else None
 
     def suspects(self) -> Suspects:
-        return Suspects(nodes=(self.first.node,) if self.first.node else ())
+        return Suspects(nodes=self.nodes if len(self.nodes) <= _FEW else ())
 
 
 class IbLinkFlap(Pattern[Config]):
@@ -219,17 +253,26 @@ class IbLinkFlap(Pattern[Config]):
         return ((fact.node or "",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        ports: dict[tuple[str, int], list[PortState]] = {}
+        ports: dict[tuple[str, int, str], list[PortState]] = {}
         for state in window.of(PortState):
-            port = (state.device, state.port)
+            port = (state.device, state.port, state.process or "")
             if port in ports:
                 ports[port].append(state)
             else:
                 ports[port] = [state]
         troubles: Timeline[Trouble] = Timeline(sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=_time))
         found: list[Verdict] = []
+        told: set[tuple[str, int, str | None]] = set()
         for port in sorted(ports):
-            found += self._flaps(window, ports[port], troubles)
+            states = ports[port]
+            if port[2]:
+                # Each process on a machine tells of the same port.
+                flaps = [] if (name := (*port[:2], states[0].host)) in told else self._told_flaps(window, states)
+                if flaps:
+                    told.add(name)
+                found += flaps
+            else:
+                found += self._flaps(window, states, troubles)
         if not found:
             found += self._failures(window, troubles.facts)
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
@@ -252,6 +295,8 @@ class IbLinkFlap(Pattern[Config]):
             if place == len(others) or others[place].time - first.time > self.config.aftermath:
                 continue
             trouble = others[place]
+            hosts = {fact.node or fact.host for fact in own} - {None}
+            nodes = {_machine(fact) for fact in own} - {None}
             devices = sorted({device for fact in (*own, trouble) if (device := getattr(fact, "device", None))})
             yield PortFailureVerdict(
                 key=(*window.key, "port", ""),
@@ -261,12 +306,28 @@ class IbLinkFlap(Pattern[Config]):
                 first=first,
                 trouble=trouble,
                 count=sum(max(fact.count, 1) for fact in own),
-                devices=tuple(devices[:4]),
+                # Some lines name the adapter without its port.
+                devices=tuple(d for d in devices if not any(o.startswith(f"{d}:") for o in devices))[:4],
+                nodes=tuple(sorted(filter(None, nodes))),
+                containers=tuple(sorted(filter(None, hosts - nodes))),
             )
 
-    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]) -> Iterator[Verdict]:
+    def _told_flaps(self, window: Window, states: Sequence[PortState]) -> list[Verdict]:
+        """The same of a port of which NCCL tells; what collectives suffered may come as late as a watchdog does."""
+        found: list[Verdict] = []
+        others = [f for f in (*window.of(NcclError), *window.of(WatchdogReport)) if getattr(f, "error", "") != PORT]
+        others.sort(key=_place)
+        for flap in self._flaps(window, states, Timeline(())):
+            after = [f for f in others if _place(f) >= _place(flap.first)]
+            hurt = after[:1] if after and after[0].time - flap.decisive.time <= self.config.aftermath else []
+            found.append(msgspec.structs.replace(flap, trouble=hurt[0], confidence="full") if hurt else flap)
+        return found
+
+    def _flaps(
+        self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]
+    ) -> Iterator[IbLinkFlapVerdict]:
         """One verdict for each episode: changes that follow each other within the window."""
-        changes = [(after, after.state < before.state) for before, after in _changes(states)]
+        changes = list(_changes(states))
         enough, near = self.config.transitions - 1, self.config.window
         told: int | None = None
         for place in range(enough, len(changes)):
@@ -293,6 +354,16 @@ class IbLinkFlap(Pattern[Config]):
             )
 
 
+def _machine(fact: PortState | NcclError) -> str | None:
+    """Return the machine: the one the log is of, or the one NCCL names, unless that is a container."""
+    host = fact.host
+    return fact.node or (None if host is None or _CONTAINER.search(host) is not None else host)
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def _when(change: tuple[PortState, bool]) -> int:
     return change[0].time
 
@@ -302,9 +373,12 @@ def _place(fact: Fact) -> tuple[int, str, int]:
     return fact.time, fact.source.path, fact.source.offset
 
 
-def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, PortState]]:
+def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, bool]]:
+    """Changes of state, and whether each led downwards. A look at a port is none by itself; a line of NCCL is."""
     before = states[0]
+    if before.process is not None:
+        yield before, before.state == DOWN
     for state in states:
         if state.state != before.state:
-            yield before, state
+            yield state, state.state < before.state
             before = state

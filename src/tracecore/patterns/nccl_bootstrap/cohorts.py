@@ -109,6 +109,8 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
     ]
     expected, joined = max(counts, default=(0, 0))
     unreached = {fact.rank for fact in said if fact.rank is not None and problem_of(fact) in UNREACHED}
+    # Whoever counts those that came has the rendezvous, whatever it could not find at first.
+    unreached -= {fact.rank for fact in said if isinstance(fact, RendezvousFailure) and fact.joined is not None}
     lost = any(problem_of(fact) in LOST for fact in said)
     seen = cohort.seen
     if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):

@@ -69,6 +69,13 @@ SETUPS = {
         "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
     ),
 }
+#: What Slurm says where it could not start processes, and what to look at.
+LAUNCHES = {
+    "credential": "Slurm did not accept the credential of the job: compare the clocks of {host} and of the controller "
+    "(`date`, `chronyc tracking`), and try `munge -n | ssh {host} unmunge`. Then start the job again.",
+    "layout tasks": "What the job asks for does not fit {host}: compare `--ntasks-per-node`, `--cpus-per-task` and "
+    "`--gpus-per-task` with `scontrol show node {host}`.",
+}
 #: Failures to start processes as they should be, which say by themselves what is wrong.
 MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use", "launch_failed")
 #: Of a long list of ranks, and of evidence, so many are named.
@@ -150,7 +157,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return f"The collectives{rank or job} could not be set up{self._on}: {SETUPS[fact.error][0]}{detail}"
         if self.discriminator == "launch_failed":
             host = self._told("endpoint")
-            return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}"
+            told = self._told("detail")
+            why = f": {reason(told)}" if told else ""
+            return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}{why}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -201,7 +210,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "setup_failed":
             return SETUPS[self._setup.error][1].replace("{on}", self._on)
         if self.discriminator == "launch_failed":
-            host = self._told("endpoint") or "HOST"
+            host, detail = self._told("endpoint") or "HOST", self._told("detail") or ""
+            fits = next((advice for word, advice in LAUNCHES.items() if word in detail), None)
+            if fits is not None:
+                return fits.replace("{host}", host)
             return (
                 f"From the machine that started the job try `ssh {host} true`, and look at `sinfo -N` where Slurm "
                 "starts it: the machine is down, its name or keys are wrong, or a firewall stands between."

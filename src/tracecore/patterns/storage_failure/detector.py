@@ -160,6 +160,7 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         harm: what suffered from it: an exception, a failed checkpoint, a stall, a bad exit.
         errors: how many lines said so.
         ranks: all ranks that met it.
+        named: of mounts that failed, the one that names the server.
     """
 
     pattern_id: ClassVar[str] = "20"
@@ -171,22 +172,28 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
     harm: Fact | None = None
     errors: int = 1
     ranks: tuple[int, ...] = ()
+    named: MountEvent | None = None
 
     @property
     def error(self) -> str:
         return error_of(self.first)
 
     def _known(self, name: str) -> str | None:
-        value = getattr(self.first, name, None)
+        value = getattr(self.first if self.named is None else self.named, name, None)
         return value if value and value != "unknown" else None
 
     def headline(self) -> str:
         backend, path = self._known("backend"), self._known("path") or self._known("device")
         what = f"{PROPER.get(backend, backend)} storage" if backend else "Storage"
+        volume = getattr(self.first, "volume", None)
+        if volume and not path:
+            what = f"Volume {volume}"
         at = f" at {path}" if path else ""
         on = f" on {self.first.node}" if self.first.node else ""
         who = f" of rank {self.first.rank}" if self.first.rank is not None else ""
-        pod = f" for {self.first.pod}" if self.first.pod else ""
+        # A piece of `kubectl describe pod` does not name its pod.
+        unnamed = self.first.pod is not None and pod_name(self.first.pod) == "unnamed-pod"
+        pod = f" for {'a pod' if unnamed else self.first.pod}" if self.first.pod else ""
         then = f", and {_harm(self.harm)}" if self.harm is not None else ""
         return f"{what}{at}{on}{who}{pod} {WORDS[self.error]}{then}"
 
@@ -196,7 +203,7 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         advice = NEXT_OF.get((self._known("backend") or "", self.error), NEXT[self.error])
         advice = advice.replace("{path}", path).replace("{device}", device)
         advice = advice.replace("{disk}", self._known("device") or "DISK")
-        if self.first.pod:
+        if self.first.pod and pod_name(self.first.pod) != "unnamed-pod":
             named = f"kubectl describe pod -n {namespace(self.first.pod)} {pod_name(self.first.pod)}"
             advice = advice.replace("kubectl describe pod", named)
         on = f"On {self.first.node}: " if self.first.node else ""
@@ -209,6 +216,8 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         facts: list[Fact] = [self.first]
         if self.last is not self.first:
             facts.append(self.last)
+        if self.named is not None and self.named not in (self.first, self.last):
+            facts.append(self.named)
         if self.harm is not None:
             facts.append(self.harm)
         return sorted(facts, key=order)
@@ -290,7 +299,7 @@ class StorageFailure(Pattern[Config]):
     def due(self, window: Window, now: int) -> int | None:
         """Return when an error that clients retry may come to count: long enough after it and the last steps."""
         waiting: list[Fact] = [error for error in window.of(StorageError) if not _lasting(error)]
-        waiting += window.of(MountEvent)
+        waiting += [event for event in window.of(MountEvent) if not event.waited]
         if not waiting:
             return None
         steps = [reports[-1] for reports in window.grouped(Progress, PROCESS).values()]
@@ -306,7 +315,8 @@ class StorageFailure(Pattern[Config]):
             chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
             time = first.time
-            failed = next((fact for fact in chain if not _retried(fact)), None)
+            failures = [fact for fact in chain if not _retried(fact)]
+            failed = next((fact for fact in failures if _lasting(fact)), failures[0] if failures else None)
             if failed is None:
                 # A step among the retries says that the ones before it had success.
                 time = max(time, outcomes.last_advance(first))
@@ -326,6 +336,7 @@ class StorageFailure(Pattern[Config]):
                     last=chain[-1],
                     harm=harm,
                     errors=sum(max(fact.count, 1) for fact in chain),
+                    named=next((f for f in chain if isinstance(f, MountEvent) and f.device), None),
                     ranks=tuple(
                         sorted({fact.rank for fact in (*chain, *([harm] if harm else [])) if fact.rank is not None})
                     ),
@@ -343,7 +354,7 @@ class StorageFailure(Pattern[Config]):
             error = error_of(fact)
             if error not in WORDS or outcomes.overcome(fact):
                 continue
-            group = (error, getattr(fact, "backend", None))
+            group = (error, fact.backend if isinstance(fact, StorageError) else None)
             chain = open_.get(group)
             if chain is None or fact.time - chain[-1].end > self.config.window:
                 chain = open_[group] = []
@@ -362,7 +373,7 @@ def _retried(fact: Trouble) -> bool:
 
 
 def _lasting(fact: Trouble) -> bool:
-    return isinstance(fact, StorageError) and fact.error in LASTING
+    return fact.waited if isinstance(fact, MountEvent) else fact.error in LASTING
 
 
 def _harm(fact: Fact | None) -> str:

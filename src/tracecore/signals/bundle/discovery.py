@@ -431,7 +431,17 @@ class _Search:
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
         noted = len(self.stamps)
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
-        if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi"):
+        if found.format in (
+            "text",
+            "cri",
+            "docker",
+            "syslog",
+            "dmesg",
+            "nvidia_csv",
+            "nvidia_dmon",
+            "nvidia_smi",
+            "ibstat",
+        ):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
             self.note_times(last)
             if stream.first_stamp is not None and not stream.first_stamp.missing:

@@ -12,6 +12,8 @@ from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
+#: Formats of what a program prints about the machine that it runs on.
+_SNAPSHOTS = frozenset({"nvidia_smi", "nvidia_nvlink", "nvidia_table"})
 #: Layers that are about a machine, and not about the work on it.
 _OF_MACHINE = frozenset({"kernel", "metrics"})
 _NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
@@ -104,11 +106,15 @@ def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str]) -> st
 
 
 def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
-    """Give the files of a folder that has the kernel's log of a machine the folder's name as their host."""
+    """Give the files of a folder the folder's name as their host, where it has the kernel's log of a machine or what a
+    program printed about one.
+    """
     hosts = {
         folder
         for stream in streams
-        if stream.layer == "kernel" and (folder := folders.get(stream.path, "")) and _is_host(folder)
+        if (stream.layer == "kernel" or stream.format in _SNAPSHOTS)
+        and (folder := folders.get(stream.path, ""))
+        and _is_host(folder)
     }
     for stream in streams:
         if folders.get(stream.path) in hosts:

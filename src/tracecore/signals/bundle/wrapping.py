@@ -34,6 +34,8 @@ def _is_of_launcher(line: bytes) -> bool:
     return line.startswith((b"Attaching to ", b"srun: ", b"slurmstepd: ")) or b" exited with code " in line
 
 
+#: The second column of a table of numbers: `FAN3_1 | 0.000 | RPM | cr`.
+_CELL = re2.compile(rb"^\|\s*(?:na|-?\d[\d.]*(?: RPM| degrees C| Volts| Watts| Amps)?|0x[0-9a-f]+)\s*\|")
 _NUMBERED = re2.compile(rb"[-_.]\d+(?:\.\w+@[\w.-]+)?$")
 _POD = re2.compile(rb"-[a-z0-9-]*\d|\d[a-z0-9]*-|-[a-z0-9]{5}$")
 
@@ -43,7 +45,8 @@ def _are_containers(found: list[re2._Match]) -> bool:
     names = {match.group(1) for match in found}
     bars = {match.group().find(b"|") for match in found}
     named = all(_NUMBERED.search(name) for name in names) or (len(names) > 1 and not names & _LEVELS)
-    return len(bars) == 1 and named and not any(name.isdigit() for name in names)
+    table = all(_CELL.match(match.string[match.group().find(b"|") :]) for match in found)
+    return len(bars) == 1 and named and not table and not any(name.isdigit() for name in names)
 
 
 def _are_pods(found: list[re2._Match]) -> bool:

@@ -5,7 +5,7 @@ Events there have ages, not times: they are counted back from the end of the bun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import re2
@@ -32,6 +32,8 @@ _DATED_TEXT = (
 )
 _DATED = re2.compile(_DATED_TEXT)
 BARE_DATED = re2.compile(_DATED_TEXT.encode())
+#: What the kubelet adds to a mount that failed, each on its own line.
+_GOES_ON = re2.compile(r"^\s*(?:Mounting (?:command|arguments): |Output: |mount(?:\.\w+)?: )")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
 _FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
 
@@ -45,7 +47,7 @@ def age(text: str) -> int | None:
 def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     """`kubectl get events [-A] [-o wide]`. Which node a pod was put on, only the scheduler's event says."""
     columns: list[tuple[str, int]] = []
-    lines = list(_lines(stream))
+    lines = list(_joined(_lines(stream)))
     placed = {pod: (space, node) for _, line in lines for space, pod, node in _PLACED.findall(line)}
     short = {node for _, line in lines for node in _SHORT.findall(line)}
     for here, line in lines:
@@ -278,7 +280,7 @@ def _event(
 def read_describe(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     """`kubectl describe pod|node`, also of several objects one after another."""
     lines: list[tuple[int, str]] = []
-    for offset, line in _lines(stream):
+    for offset, line in _joined(_lines(stream)):
         if line.startswith("Name:") and lines:
             yield from _described(lines, stream, clock)
             lines = []
@@ -301,9 +303,10 @@ _OF_STATE = frozenset({"Reason", "Message", "Exit Code", "Signal", "Started", "F
 
 
 def read_fragment(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """A piece of `kubectl describe pod`, as it is pasted: without the name of the pod."""
-    lines = [(offset, line) for offset, line in _lines(stream) if line.strip()]
-    yield from _described(list(_indented(lines)), stream, clock)
+    """A piece of `kubectl describe pod`, as it is pasted: without the name of the pod, unless its events have it."""
+    lines = [(offset, line) for offset, line in _joined(_lines(stream)) if line.strip()]
+    placed = {found for _, line in lines for found in _PLACED.findall(line)}
+    yield from _described(list(_indented(lines, placed.pop() if len(placed) == 1 else None)), stream, clock)
     pod: Attributes = {"k8s.pod.name": UNNAMED.partition("/")[2]}
     for offset, line in lines:
         _, words, note = line.partition("The node ")
@@ -311,10 +314,18 @@ def read_fragment(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
             yield record(stream, clock, pod, {}, f"{words}{note}", None, f"{stream.path}@{offset}", offset)
 
 
-def _indented(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Give the fields of a piece the indentation they have in the whole."""
+def _indented(lines: list[tuple[int, str]], placed: tuple[str, str, str] | None = None) -> Iterator[tuple[int, str]]:
+    """Give the fields of a piece the indentation they have in the whole.
+
+    Args:
+        placed: namespace, name and node of the pod, where an event has them.
+    """
     offset = lines[0][0] if lines else 0
-    yield offset, f"Name: {UNNAMED.partition('/')[2]}"
+    if placed is None:
+        yield offset, f"Name: {UNNAMED.partition('/')[2]}"
+    else:
+        for name, value in zip(("Namespace", "Name", "Node"), placed, strict=True):
+            yield offset, f"{name}: {value}"
     inside = table = False
     for offset, line in lines:
         match = _FIELD.match(line)
@@ -448,6 +459,20 @@ def _events(
         _, _, node = cells[3].partition("kubelet, ")
         about = (kind, name, namespace)
         yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), about, node=node or host)
+
+
+def _joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Give each line together with those below it in which its message goes on."""
+    held: tuple[int, str] | None = None
+    for offset, line in lines:
+        if held is not None and _GOES_ON.match(line) is not None:
+            held = (held[0], f"{held[1].rstrip()} {line.strip()}")
+            continue
+        if held is not None:
+            yield held
+        held = (offset, line)
+    if held is not None:
+        yield held
 
 
 def _number(text: str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
-from tracecore.signals.record import LogSignal
+from tracecore.signals.record import Attributes, LogSignal
 
 #: Series, and the value of the label `kind` where they have one, that mean a condition when they are not nought.
 CONDITIONS: Final = {
@@ -17,6 +17,7 @@ CONDITIONS: Final = {
     ("hw.gpu.retired_pages", "pending"): "page_retirement_pending",
     ("hw.gpu.ecc.uncorrected", ""): "uncorrected_errors",
     ("hw.gpu.nvlink.inactive", ""): "nvlinks_inactive",
+    ("hw.gpu.fabric.unready", ""): "fabric_not_ready",
     ("hw.gpu.unreadable", ""): "unreadable",
     ("hw.gpu.lost", ""): "lost",
     ("tracecore.training.hang", ""): "hang",
@@ -46,7 +47,13 @@ class ConditionBridge:
         self._shown.put(key, holds, sample.time)
         if not holds or before:
             return ()
-        return (record(sample, "hw.gpu.condition", {"hw.gpu.condition": condition}),)
+        stamped: Attributes = {"hw.gpu.condition": condition}
+        attributes = sample.series.attributes
+        if (detail := attributes.get("hw.gpu.condition.detail")) is not None:
+            stamped["hw.gpu.condition.detail"] = detail
+            if (index := attributes.get("hw.gpu.index")) is not None:
+                stamped["hw.gpu.index"] = index
+        return (record(sample, "hw.gpu.condition", stamped),)
 
     def settle(self, time: int) -> Sequence[LogSignal]:
         return ()

@@ -18,7 +18,8 @@
 | hw.gpu.unreadable | 0, 1 | of the tables of `nvidia-smi`, where a GPU shows ERR! or asks for a reset |
 | hw.gpu.lost | 0, 1 | of the tables of `nvidia-smi`, where it says that a GPU is lost |
 | hw.gpu.io | bytes per second | network.io.direction; of `nvidia-smi dmon` |
-| hw.gpu.nvlink.inactive | count | of `nvidia-smi nvlink --status`, where other links of the GPU are active |
+| hw.gpu.nvlink.inactive | count | hw.gpu.condition.detail: which; of `nvidia-smi nvlink --status` |
+| hw.gpu.fabric.unready | 0, 1 | hw.gpu.condition.detail: as printed; whether the GPU has still to join its fabric |
 | hw.gpu.pcie.link.generation, .width, and .max of both | | |
 | hw.gpu.pcie.replays | counter | |
 | hw.gpu.recovery_action | 1 | action: as printed, only where there is one |
@@ -176,15 +177,21 @@ def read_query(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poi
 
 _NVLINK_GPU = re2.compile(rb"^GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
 _NVLINK = re2.compile(rb"^\s+Link (\d+): (\S+)")
+#: Modules on boards that connect them by NVLink, as nvidia-smi names them; cards may stand alone.
+_MODULE = re2.compile(rb"SXM|HBM3|\bH200 \(UUID|\bB[23]00|\bGB[23]00")
 #: How the output of `nvidia-smi nvlink --status` begins.
 NVLINK_BEGINS = re2.compile(rb"^GPU \d+: [^\n]*\(UUID: GPU-[0-9a-f-]+\)\s*\n\s+Link \d+: ")
 
 
 def read_nvlink(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
-    """`nvidia-smi nvlink --status`: how many links of each GPU are inactive while others are active."""
+    """`nvidia-smi nvlink --status`: how many links of each GPU are inactive.
+
+    Links of a card may all be unused; not those of a GPU whose neighbours use theirs, or of a module with NVLink.
+    """
     data = whole.content(stream, MAX_BYTES)
     counters.bytes_read += len(data)
-    gpus: dict[int, tuple[dict[str, str], list[bool], Source]] = {}
+    gpus: dict[int, tuple[dict[str, str], list[tuple[str, bool]], Source]] = {}
+    modules: set[int] = set()
     offset, index = 0, -1
     for line, raw in enumerate(data.split(b"\n"), 1):
         here, offset = offset, offset + len(raw) + 1
@@ -192,12 +199,19 @@ def read_nvlink(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Po
             index = int(match.group(1))
             labels = {**host_of(stream), "hw.gpu.index": str(index), "gpu.uuid": match.group(2).decode()}
             gpus[index] = (labels, [], Source(stream.path, here, line, len(raw)))
+            if _MODULE.search(raw) is not None:
+                modules.add(index)
         elif index in gpus and (match := _NVLINK.match(raw)):
-            gpus[index][1].append(b"inactive" not in match.group(2))
-    for labels, active, source in gpus.values():
+            gpus[index][1].append((match.group(1).decode(), b"inactive" not in match.group(2)))
+    used = any(active for _, links, _ in gpus.values() for _, active in links)
+    for index, (labels, links, source) in gpus.items():
         counters.records += 1
-        off = float(active.count(False)) if any(active) else 0.0
-        yield _seen("hw.gpu.nvlink.inactive", labels, off, clock, source)
+        off = [link for link, active in links if not active]
+        if off and (len(off) < len(links) or used or index in modules):
+            labels["hw.gpu.condition.detail"] = ", ".join(off) if len(off) < len(links) else "all"
+        else:
+            off = []
+        yield _seen("hw.gpu.nvlink.inactive", labels, float(len(off)), clock, source)
 
 
 _ROW = re2.compile(
@@ -273,6 +287,8 @@ def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], f
     elif section == "retired pages" and (amount := number(value)) is not None:
         kind = "single_bit" if leaf.startswith("single") else "double_bit"
         yield "hw.gpu.retired_pages", {"error.subtype": kind}, amount
+    elif full == "fabric/state" and value not in ("Completed", "N/A", ""):
+        yield "hw.gpu.fabric.unready", {"hw.gpu.condition.detail": f"state: {value}"}, 1.0
     elif full == "gpu recovery action" and value not in ("None", "N/A", ""):
         yield "hw.gpu.recovery_action", {"action": value}, 1.0
     elif (metric := _QUERY.get(full)) and (amount := number(value)) is not None:
