@@ -162,10 +162,12 @@ def recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether steps were made long after something that a run can overcome.
 
     A port is said to have failed, and NCCL went on over it, or over another. A process was out of GPU memory, and went
-    on with a smaller batch.
+    on with a smaller batch. What took long, a checkpoint or an evaluation behind it, came to its end.
     """
     if attempt is None or not (t.timed and attempt.timed):
         return False
+    if t.name == "checkpointer_hang" and attempt.state != "failed":
+        return attempt.progress > t.last + WENT_ON
     if t.name == "ib_link_flap" and "port_errors" in t.fields:
         return attempt.progress > t.first + WENT_ON
     if t.name != "cuda_oom":
