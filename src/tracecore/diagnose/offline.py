@@ -28,6 +28,7 @@ from tracecore.incidents.excerpt import quoted
 from tracecore.incidents.insufficient import awaited
 from tracecore.patterns import catalogue
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.bundle.placement import short
 from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from tracecore.signals.stream import Counters
 
 
+#: Layers whose facts name machines as the cluster does.
+_CLUSTER: Final = ("kubernetes", "scheduler")
 #: What is assumed of somebody who waited.
 PATIENCE: Final = 600 * 1_000_000_000
 
@@ -115,7 +118,7 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    return _placed(fold((*numbered(told), *measured, *recorded.facts))), counters
+    return _named(_placed(fold((*numbered(told), *measured, *recorded.facts))), bundle), counters
 
 
 def judge(
@@ -191,6 +194,7 @@ def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequen
         layers=bundle.layers(),
         ranks=_ranks(bundle),
         last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+        placement=bundle.placement,
     )
 
 
@@ -228,6 +232,26 @@ def _placed(facts: Sequence[Fact]) -> list[Fact]:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))
         placed.append(fact)
     return placed
+
+
+def _named(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
+    """Give a machine the name that its cluster has for it, where others leave its domain out or add it."""
+    names: dict[str, set[str]] = {}
+    for name in (*(f.node for f in facts if f.layer in _CLUSTER), *bundle.placement.pod_nodes.values()):
+        if name and not name[:1].isdigit():
+            names.setdefault(short(name), set()).add(name)
+    chosen = {host: known.pop() for host, known in names.items() if len(known) == 1}
+    # Two machines of two domains may share a short name.
+    full: dict[str, set[str]] = {}
+    for name in (*(fact.node for fact in facts), *chosen.values()):
+        if name and short(name) != name:
+            full.setdefault(short(name), set()).add(name)
+    chosen = {host: name for host, name in chosen.items() if len(full.get(host, ())) < 2}
+    found = []
+    for fact in facts:
+        name = chosen.get(short(fact.node)) if fact.node else None
+        found.append(fact if name in (None, fact.node) else msgspec.structs.replace(fact, node=name))
+    return found
 
 
 def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:

@@ -48,10 +48,11 @@ def _last_of_day(clocks: list[int]) -> int:
     return clocks[silence.index(max(silence))]
 
 
-def settle_pods(streams: list[Stream]) -> None:
+def settle_pods(streams: list[Stream]) -> list[tuple[str, str]]:
     """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
 
     A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
+    Returns namespace and name of the pods that are listed.
     """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
@@ -64,7 +65,7 @@ def settle_pods(streams: list[Stream]) -> None:
         except archive.ERRORS:
             continue  # it will be read, and fail, again where that is reported
     if not known:
-        return
+        return []
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in known.items():
         named.setdefault(name, []).append(identity)
@@ -72,10 +73,18 @@ def settle_pods(streams: list[Stream]) -> None:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
             if len(found := named.get(stem, [])) == 1:
+                if "-worker-" in stem and any(_leads(name, stem) for _, name in known):
+                    stream.resource.pop("gen_ai.training.rank", None)  # workers are counted without the master
                 stream.resource |= found[0]
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
         stream.resource.update(known.get(key, {}))
+    return list(known)
+
+
+def _leads(pod: str, worker: str) -> bool:
+    """Whether this is the pod with the lowest rank of the job of that worker."""
+    return pod.startswith(tuple(f"{worker.rpartition('-worker-')[0]}-{role}-" for role in ("master", "chief")))
 
 
 def settle_local_ranks(streams: list[Stream]) -> None:
