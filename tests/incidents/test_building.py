@@ -14,7 +14,7 @@ from tracecore.facts.network import LinkState, PortState
 from tracecore.facts.process import ExitStatus
 from tracecore.incidents.building import _suspects, _transport
 from tracecore.incidents.footprint import Footprint, footprint_of
-from tracecore.incidents.run import JobAttempt
+from tracecore.incidents.run import JobAttempt, JobRun
 from tracecore.patterns.contract import Suspects, rfc3339
 from tracecore.signals.record import Source
 
@@ -48,7 +48,7 @@ def suspected(
         suspects=lambda: Suspects(ranks=ranks, nodes=nodes, pods=pods),
         fields=lambda: {"gen_ai.training.local_rank": local},
     )
-    return _suspects(root, said, symptoms, known).ranks
+    return _suspects(root, said, symptoms, known, JobRun(attempts={}, end=0)).ranks
 
 
 def test_the_ranks_that_the_root_names() -> None:

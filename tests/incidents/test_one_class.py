@@ -180,6 +180,7 @@ TAIL_DIFFERS = {
     "double_free": "the abort of one rank is known by its label; the end of the log has the watchdogs of the others",
     "lone_receive": "that one rank called something else is told by lines of all ranks together",
     "waits_for_a_queue": "an empty queue may follow from a loader that ended; the diagnosis blames the rank",
+    "bincount_fr": "that ranks gave different sizes is told by lines of all ranks together",
     "helpers_complain": "without ranks a deadline of a helper comes before the exception of the trainer",
     "virtual_call_on_nothing": "another line of the journal tells which rank the process that aborted is",
 }

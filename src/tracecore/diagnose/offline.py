@@ -28,6 +28,7 @@ from tracecore.incidents.excerpt import quoted
 from tracecore.incidents.insufficient import awaited
 from tracecore.patterns import catalogue
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.bundle.placement import short
 from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from tracecore.signals.stream import Counters
 
 
+#: Layers whose facts name machines as the cluster does.
+_CLUSTER: Final = ("kubernetes", "scheduler")
 #: What is assumed of somebody who waited.
 PATIENCE: Final = 600 * 1_000_000_000
 
@@ -115,7 +118,7 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    return _placed(fold((*numbered(told), *measured, *recorded.facts))), counters
+    return _named(_placed(fold((*numbered(told), *measured, *recorded.facts))), bundle), counters
 
 
 def judge(
@@ -129,7 +132,7 @@ def judge(
         counters: what was read.
         patterns: the catalogue by default.
     """
-    facts, apart = others.set_apart(facts, bundle.pod_nodes)
+    facts, apart = others.set_apart(facts, _pod_nodes(bundle))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     patterns = catalogue() if patterns is None else patterns
@@ -178,6 +181,13 @@ def judge(
     )
 
 
+def _pod_nodes(bundle: Bundle) -> set[str]:
+    """Return the machines of all listed pods, where those of the logs are among them."""
+    nodes = set(bundle.placement.pod_nodes.values())
+    read = {stream.resource.get("k8s.node.name") for stream in bundle.streams if stream.layer == "stdout"}
+    return nodes if read & nodes else set()
+
+
 def _cut_archives(bundle: Bundle) -> list[str]:
     """Return a note for each archive that ends too early: what seems to be missing from the run may have been in it."""
     archives = {stream.path.partition("!/")[0] for stream in bundle.streams if "!/" in stream.path}
@@ -198,6 +208,7 @@ def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequen
         layers=bundle.layers(),
         ranks=_ranks(bundle),
         last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+        placement=bundle.placement,
     )
 
 
@@ -235,6 +246,26 @@ def _placed(facts: Sequence[Fact]) -> list[Fact]:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))
         placed.append(fact)
     return placed
+
+
+def _named(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
+    """Give a machine the name that its cluster has for it, where others leave its domain out or add it."""
+    names: dict[str, set[str]] = {}
+    for name in (*(f.node for f in facts if f.layer in _CLUSTER), *bundle.placement.pod_nodes.values()):
+        if name and not name[:1].isdigit():
+            names.setdefault(short(name), set()).add(name)
+    chosen = {host: known.pop() for host, known in names.items() if len(known) == 1}
+    # Two machines of two domains may share a short name.
+    full: dict[str, set[str]] = {}
+    for name in (*(fact.node for fact in facts), *chosen.values()):
+        if name and short(name) != name:
+            full.setdefault(short(name), set()).add(name)
+    chosen = {host: name for host, name in chosen.items() if len(full.get(host, ())) < 2}
+    found = []
+    for fact in facts:
+        name = chosen.get(short(fact.node)) if fact.node else None
+        found.append(fact if name in (None, fact.node) else msgspec.structs.replace(fact, node=name))
+    return found
 
 
 def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:

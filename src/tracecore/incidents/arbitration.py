@@ -15,7 +15,7 @@ import msgspec
 from tracecore.facts import collective
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.incidents import precedence, rule_conditions, set_aside
+from tracecore.incidents import precedence, rule_conditions, set_aside, whereabouts
 from tracecore.incidents.building import incident_of
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Alternative, Edge, Incident
@@ -204,7 +204,7 @@ def _attempt(
     roots = [t for t in touches if t.id not in explained]
     _adopt(roots, edges)
     explained = {edge.effect for edge in edges}
-    roots = _ordered([t for t in roots if t.id not in explained])
+    roots = _own_first(_ordered([t for t in roots if t.id not in explained]), attempt, run)
     incidents: list[Incident] = []
     primary: Footprint | None = None
     episode = 0
@@ -380,6 +380,21 @@ def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
         return role, t.first if timed else 0, place, t.first, not t.nodes, t.id
 
     return sorted(touches, key=key)
+
+
+def _own_first(roots: list[Footprint], attempt: JobAttempt | None, run: JobRun) -> list[Footprint]:
+    """Put a root on a machine of the job before one of the same pattern on a machine that is not known to be the job's.
+
+    Where times tell which came first, they decide: not every machine of a job need be known.
+    """
+    first = next(iter(roots), None)
+    if first is None or attempt is None or not first.nodes or all(t.timed for t in roots if t.name == first.name):
+        return roots
+    alike = [t for t in roots if t.name == first.name and t.nodes]
+    if len(alike) < 2 or whereabouts.is_of_the_job(first.nodes, attempt, run):
+        return roots
+    mine = [t for t in alike if whereabouts.is_of_the_job(t.nodes, attempt, run)]
+    return [*mine[:1], *(t for t in roots if not mine or t is not mine[0])]
 
 
 def _another_episode(primary: Footprint, later: Footprint, attempt: JobAttempt | None) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from tracecore.facts.network import STATES, LinkState, PortState
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.wording import counted
-from tracecore.incidents import pattern_groups, rule_conditions
+from tracecore.incidents import pattern_groups, rule_conditions, whereabouts
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Edge, Incident, origin
@@ -55,7 +55,7 @@ def incident_of(
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
     said = root.verdict.beside(_rest(root, symptoms, attempt, run))
-    suspects = _suspects(root, said, symptoms, attempt)
+    suspects = _suspects(root, said, symptoms, attempt, run)
     if run.machine is not None and not suspects.nodes and root.name in ("gpu_fault", "hbm_ecc"):
         suspects = msgspec.structs.replace(suspects, nodes=(run.machine,))
     hangs = any(t.name in HANGS for t in whole)
@@ -142,7 +142,9 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
     )
 
 
-def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None) -> Suspects:
+def _suspects(
+    root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun
+) -> Suspects:
     """Return the suspects of the root, or of a symptom of the same event if it has none; all ranks count as none."""
     suspects = said.suspects()
     ranks = suspects.ranks
@@ -153,10 +155,8 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
             if t.ranks and same:
                 ranks = t.suspects.ranks
                 break
-    if not ranks and attempt is not None:
-        # The node of each rank is known from the rank's own facts.
-        places = suspects.pods or suspects.nodes
-        ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
+    ranks = ranks or whereabouts.ranks_of(root, suspects, attempt, run)
+    ranks = ranks or whereabouts.ranks_at(root, suspects, attempt, run)
     if root.name == "planned_stop":
         ranks = ()
     # An exception has one only where its launcher was told of several machines.
@@ -164,7 +164,11 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     deaths = (t for t in symptoms if t.name == "worker_crash" and rule_conditions.same_death(root, t))
     numbers = (touch.get("gen_ai.training.local_rank") for touch in (said.fields(), *(t.fields for t in deaths)))
     local = next((number for number in numbers if number is not None), None) if not several else None
-    if not ranks and attempt is not None and len(attempt.hosts) < 2 and isinstance(local, int):
+    if not ranks and isinstance(local, int) and len(suspects.nodes) == 1:
+        rank = whereabouts.rank_of_local(suspects.nodes[0], local, attempt, run)
+        ranks = (rank,) if rank is not None else ()
+    sole = attempt is not None and len(attempt.hosts) < 2 and len(run.placement.machines) < 2
+    if not ranks and attempt is not None and sole and isinstance(local, int):
         # Where no rank is known and one machine speaks, nothing speaks of a second node; nor where the rank of that
         # very number is the highest: those of a second node are higher.
         ranks = (local,) if max(attempt.ranks, default=local) == local else ()
@@ -178,4 +182,5 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
     if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
-    return msgspec.structs.replace(suspects, ranks=tuple(ranks))
+    nodes = suspects.nodes or whereabouts.nodes_of(root, ranks, attempt, run)
+    return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes)

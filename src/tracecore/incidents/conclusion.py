@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt
     from tracecore.patterns.contract import LastLines, Pattern
+    from tracecore.signals.bundle.placement import Placement
 
 
 #: A recording is read as a whole: a job of 100,000 ranks must not lose its first exception to the reports after it.
@@ -50,6 +51,7 @@ def conclude(
     layers: Mapping[str, int],
     ranks: Collection[int] = (),
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] | None = None,
+    placement: Placement | None = None,
 ) -> Conclusion:
     """Judge folded facts.
 
@@ -60,11 +62,12 @@ def conclude(
         layers: files of each layer that were read.
         ranks: those that left a log, whatever it says.
         last_lines: the last lines of a rank in an attempt, where logs can be read.
+        placement: where ranks run, as other files tell.
     """
     engine = Engine(patterns, strict=False, limits=WHOLE)
     verdicts = standing(engine.replay(facts, until=until))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
-    run = runs.look(facts, end, ranks)
+    run = runs.look(facts, end, ranks, placement)
     if last_lines is not None:
         run.last_lines = last_lines
     return Conclusion(verdicts, run, arbitrate(verdicts, run, layers), engine)

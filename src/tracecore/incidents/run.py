@@ -29,9 +29,10 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
 from tracecore.patterns.contract import LastLines
+from tracecore.signals.bundle.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 #: finished: it says so, or every process ended well; failed: something ended badly; unended: processes were alive
 #: when last looked at; unknown: nothing tells.
@@ -164,7 +165,10 @@ class JobRun(msgspec.Struct, kw_only=True):
     trouble: list[Fact] = msgspec.field(default_factory=list)
     transport: list[Fact] = msgspec.field(default_factory=list)
     damaged: list[HostEvent] = msgspec.field(default_factory=list)
+    hung: list[HostEvent] = msgspec.field(default_factory=list)
     machine: str | None = None
+    placement: Placement = msgspec.field(default_factory=Placement)
+    pod_nodes: dict[str, str] = msgspec.field(default_factory=dict)
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -177,14 +181,21 @@ class JobRun(msgspec.Struct, kw_only=True):
         attempts = self.of(job)
         return attempts[-1] if attempts else None
 
+    @property
+    def pods(self) -> frozenset[str]:
+        """Names of all pods that are known."""
+        return frozenset(pod.rpartition("/")[2] for pod in (*self.pod_nodes, *self.placement.pods))
 
-def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
+
+def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement: Placement | None = None) -> JobRun:
     """Return the course of the run according to these facts.
 
     Args:
         end: end of the recording.
         logs: ranks that left a log, whatever it says.
+        placement: where its ranks run, as other files tell.
     """
+    placement = Placement() if placement is None else placement
     # Within a second, the order of lines in their file counts.
     facts = sorted(facts, key=lambda fact: (fact.time, fact.source.path, fact.source.offset))
     own_steps: dict[int, list[Progress]] = {}
@@ -235,6 +246,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT) or _is_of_fabric(fact)]
     damaged = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "memory_failure"]
+    hung = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "hung_task"]
     refused = [fact for fact in facts if isinstance(fact, WorkloadEvent) and fact.reason == REFUSED]
     machines = {fact.node for fact in refused if fact.node}
     return JobRun(
@@ -243,12 +255,24 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         trouble=trouble[:_TROUBLE],
         transport=transport[-_TROUBLE:],
         damaged=damaged[-_TROUBLE:],
+        hung=hung[:_TROUBLE],
+        placement=placement,
+        pod_nodes=_pod_nodes(facts, placement),
         machine=machines.pop() if len(machines) == 1 else None,
     )
 
 
 def _is_of_fabric(fact: Fact) -> bool:
     return isinstance(fact, GpuCondition) and fact.condition in ("nvlinks_inactive", "fabric_not_ready")
+
+
+def _pod_nodes(facts: Sequence[Fact], placement: Placement) -> dict[str, str]:
+    """Return the machine of each pod, by its name; of a pod that was on two none."""
+    found = {pod: {node} for pod, node in placement.pod_nodes.items()}
+    for fact in facts:
+        if fact.pod and fact.node:
+            found.setdefault(fact.pod.rpartition("/")[2], set()).add(fact.node)
+    return {pod: nodes.pop() for pod, nodes in found.items() if len(nodes) == 1}
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:

@@ -73,6 +73,22 @@ def cohort(**fields: Any) -> Cohort:
         (cohort(seen={0, 1}), (failed(1, "closed"),), [], ((), 1, 2)),
         (cohort(seen={1}), (failed(1, "timeout"),), [], ((), 1, 1)),
         (cohort(seen={0, 1}), (made(NcclError, rank=1, error="no_socket_interface"),), [], ((1,), 1, 2)),
+        # Without its own interface a rank does not get as far as the rendezvous, wherever that is.
+        (
+            cohort(seen={4, 5}),
+            (
+                made(NcclError, rank=4, error="no_socket_interface"),
+                made(NcclError, rank=5, error="no_socket_interface"),
+            ),
+            [],
+            ((4, 5), 2, 6),
+        ),
+        (
+            cohort(seen={4, 5}),
+            (made(NcclError, rank=4, error="no_socket_interface"), failed(5, "connect_timeout")),
+            [],
+            ((0,), 1, 3),
+        ),
         # How many there should be.
         (cohort(ready={n: pod(n) for n in range(5)}), (failed(),), [], ((), 1, 5)),
         (cohort(), (), [], ((), 1, 1)),

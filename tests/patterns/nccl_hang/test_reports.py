@@ -38,6 +38,32 @@ def culprits(found: Blame) -> list[tuple[int, str]]:
     return [(culprit.rank, culprit.why) for culprit in found.culprits]
 
 
+ABORTED, WELL, STOPPED = (f"ended with exit status {how}" for how in ("-6 (SIGABRT)", "0", "-15 (SIGTERM)"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "quiet"),
+    [
+        ({0: ABORTED, 1: ABORTED, 2: WELL, 3: ABORTED}, (2,)),
+        ({0: ABORTED, 1: ABORTED, 2: WELL, 3: WELL}, (2, 3)),
+        # Others were stopped, so that one which ended well may have been, too.
+        ({0: ABORTED, 1: ABORTED, 2: WELL, 3: STOPPED}, (2, 3)),
+        ({0: STOPPED, 1: STOPPED, 2: WELL, 3: STOPPED}, (2, 3)),
+        # Nobody knows how those that wait ended, or all ended alike.
+        ({2: WELL}, (2, 3)),
+        ({0: WELL, 1: WELL, 2: WELL, 3: WELL}, (2, 3)),
+        ({}, (2, 3)),
+    ],
+)
+def test_a_rank_that_was_done_while_the_others_gave_up(ended: dict[int, str], quiet: tuple[int, ...]) -> None:
+    assert blame(hang(0, 1), rest(4, ended=ended)).quiet == quiet
+
+
+def test_a_rank_that_was_done_counts_in_a_group_of_all_ranks_alone() -> None:
+    ended = {0: ABORTED, 1: ABORTED, 2: WELL, 3: ABORTED}
+    assert blame(hang(0, 1, pg="5"), rest(4, ended=ended)).quiet == ()
+
+
 # -- ranks that say nothing --------------------------------------------------------------------------------------------
 
 

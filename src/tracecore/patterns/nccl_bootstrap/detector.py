@@ -183,11 +183,11 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 f"`journalctl -u kubelet | grep -i cni`), then {again} so that it is set up again."
             )
         if self.discriminator == "socket_ifname_mismatch":
-            name = self._told("interface")
+            name, several = self._told("interface"), "s" if len(self.failed) > 1 else ""
             return (
                 f"Compare `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`{f' ({name})' if name else ''} with "
-                f"`ip -br addr` in the container of rank {ranks or 'N'}; interfaces are named differently between "
-                f"node types."
+                f"`ip -br addr` in the container{several} of rank{several} {ranks or 'N'}; interfaces are named "
+                f"differently between node types."
             )
         if self.discriminator == "duplicate_rank":
             return (
@@ -255,6 +255,13 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks and rank not in spoke]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
 
+    def _counted_out(self, event: CniEvent) -> tuple[int, ...]:
+        """Return the rank of a pod without a network: its own, else the only one that those who wait say is missing."""
+        if event.rank is not None:
+            return (event.rank,)
+        missing = {rank for fact in self.said if isinstance(fact, RendezvousFailure) for rank in fact.missing}
+        return self.failed if len(self.failed) == 1 and set(self.failed) == missing else ()
+
     @property
     def _unnamed(self) -> bool:
         """Whether all that is known of those that never joined is that they did not find the host by its name."""
@@ -309,7 +316,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def suspects(self) -> Suspects:
         """Those that never joined; the others only waited. Where one never got a network, all the others did."""
         if self.awaited is not None:
-            return Suspects.of([self.awaited])
+            return msgspec.structs.replace(Suspects.of([self.awaited]), ranks=self._counted_out(self.awaited))
         if self.discriminator == "launch_failed":
             host = self._told("endpoint")
             return Suspects(nodes=(host,) if host else ())

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext
     from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 
+#: How a rank ended that was done, in the words of `ExitStatus.how`.
+WELL: Final = "ended with exit status 0"
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
 WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
 
@@ -58,7 +60,21 @@ def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
         return Blame()
     # The members of a smaller group are not known, but nearly all ranks wait in few groups.
     most = len(hang.hanging) if (hang.pg_desc or hang.pg) in WHOLE_WORLD else len(hang.hanging) // 3
+    if most == len(hang.hanging):
+        quiet = _left(hanging, quiet, rest) or quiet
     return Blame(quiet=quiet if len(quiet) <= most else ())
+
+
+def _left(hanging: set[int], quiet: tuple[int, ...], rest: IncidentContext) -> tuple[int, ...]:
+    """Return the ranks that ended well, where all others ended as those do that waited in vain.
+
+    A program that is asked to stop may end well, too: then others were stopped, and did not give up by themselves.
+    """
+    usual = {rest.ended[rank] for rank in hanging if rank in rest.ended}
+    left = tuple(rank for rank in quiet if rest.ended.get(rank) == WELL)
+    others = {how for rank, how in rest.ended.items() if rank >= 0 and rank not in left}
+    stopped = any("SIGTERM" in how or "SIGINT" in how or how == WELL for how in others)
+    return left if usual and others <= usual and not stopped and len(left) <= len(hanging) else ()
 
 
 def _partner_without_dump(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:

@@ -12,7 +12,7 @@ from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR
 from tracecore.patterns.contract import LastLines, Role, Suspects, Verdict, filled
-from tracecore.patterns.nccl_hang.reports import WHOLE_WORLD, Blame, blame
+from tracecore.patterns.nccl_hang.reports import WELL, WHOLE_WORLD, Blame, blame
 from tracecore.patterns.nccl_hang.waiting import Culprit, document_of
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.unmeasured:
             one = len(self.unmeasured) == 1
             left = f": it {self.ended[0][1]}" if one and len(self.ended) == 1 else ""
+            if self.quiet and left and set(self.others) - set(self.unmeasured):
+                return f"{head} and wait for {named(self.unmeasured)}, which {self.ended[0][1]}"
             if self.quiet:
                 reports = "reports" if one else "report"
                 return f"{head} and wait for {named(self.unmeasured)}, which alone {reports} no hang{left}"
@@ -255,7 +257,14 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 )
             else:
                 steps.append(self._look_at(culprit.rank, where))
-        if len(steps) == said and self.ended:
+        done = [rank for rank, how in self.ended if how == WELL]
+        if len(steps) == said and done and len(done) == len(self.ended):
+            its = "its loop" if len(done) == 1 else "their loops"
+            steps.append(
+                f"{named(done, capital=True)} {WELL} while the others still worked: compare how many steps and batches "
+                f"each rank has (an uneven split of the data, `drop_last`), and how {its} may end early"
+            )
+        elif len(steps) == said and self.ended:
             ended = " and ".join(f"rank {rank} {how}" for rank, how in self.ended)
             steps.append(
                 f"Find out why {ended} while the others went on: the last lines of its log, `dmesg` of its host, and "

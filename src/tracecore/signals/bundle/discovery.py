@@ -27,6 +27,8 @@ from tracecore.signals.bundle import (
     machines,
     ordinals,
     pasted,
+    place_statements,
+    placement,
     process_ranks,
     remote,
 )
@@ -88,7 +90,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     Args:
         redact: what is quoted from it is quoted without secrets.
         masked: secrets are already masked in its files (`signals.bundle.kept_text`).
-        pod_nodes: machines of the pods that it lists, if those of the logs are among them.
+        placement: where its ranks run, as far as its files tell.
     """
 
     streams: list[Stream]
@@ -96,7 +98,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     clock: Clock
     redact: bool = True
     masked: bool = False
-    pod_nodes: frozenset[str] = frozenset()
+    placement: placement.Placement = msgspec.field(default_factory=placement.Placement)
 
     def layers(self) -> dict[str, int]:
         """Return how many files there are of each layer, those without any included."""
@@ -157,12 +159,19 @@ def discover(
         search.path(Path(path))
     settle_local_ranks(search.streams)
     machines.settle(search.streams, search.folders, search.machines)
-    pod_nodes = settle_pods(search.streams)
-    ordinals.settle(search.streams, search.processes)
+    listed = settle_pods(search.streams)
+    ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
-    addresses.settle(search.streams, search.addresses, frozenset().union(*search.machines.values()))
+    hosts: frozenset[str] = frozenset().union(*search.machines.values())
+    addresses.settle(search.streams, search.addresses, hosts)
     clock = settle_time(search.stamps)
-    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact, pod_nodes=pod_nodes)
+    return Bundle(
+        streams=search.streams,
+        skipped=search.skipped,
+        clock=clock,
+        redact=redact,
+        placement=placement.settle(search.streams, search.places, search.told_ranks),
+    )
 
 
 class _Search:
@@ -182,6 +191,8 @@ class _Search:
         self.machines: dict[str, frozenset[str]] = {}
         self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
+        #: What files say of the places of ranks, with the file.
+        self.places: list[tuple[Stream, place_statements.Told]] = []
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
         self.count = 0
@@ -465,6 +476,7 @@ class _Search:
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
+        self.places += [(stream, told) for told in place_statements.said(stream, head, tail, name, complete=complete)]
         works = holds_work(found, head, tail)
         if found.layer == "stdout" or works:
             self.told_ranks += process_ranks.said(head, tail)

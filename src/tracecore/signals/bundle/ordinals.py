@@ -8,7 +8,7 @@ A pod is a rank only where it runs one process. Where anything in a group of pod
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import re2
@@ -150,12 +150,13 @@ class _Numbered(NamedTuple):
     number: tuple[int, ...]
 
 
-def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
+def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterable[tuple[str, str]] = ()) -> None:
     """Gives logs the rank that the number in their pod's name is.
 
     Args:
         streams: all of a bundle; those that have a rank keep it, but for one read from `worker-3` beside a master.
         said: by path what is known of a file's processes.
+        listed: namespaces and names of pods, also of those that left no log.
     """
     groups: dict[tuple[str, ...], list[tuple[_Numbered, Stream]]] = {}
     streams = list(streams)
@@ -169,8 +170,13 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
             stream.resource.pop(RANK, None)  # `worker-3.log` of a machine with eight ranks
         if (place := _place(stream)) is not None:
             groups.setdefault(place.group, []).append((place, stream))
-    for members in groups.values():
-        _settle(members, said)
+    others: dict[tuple[str, ...], set[tuple[bool, tuple[int, ...]]]] = {}
+    for namespace, name in listed:
+        if (place := _numbered(namespace, name, is_pod=True)) is not None:
+            others.setdefault(place.group, set()).add((place.before, place.number))
+    for group, members in groups.items():
+        alike = others.get(group, set()) if any(_is_pod(stream) for _, stream in members) else set()
+        _settle(members, said, alike)
 
 
 def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
@@ -200,10 +206,15 @@ def _place(stream: Stream) -> _Numbered | None:
             return row and _Numbered((folder, row.group(1), "row"), False, (int(row.group(2)),))
         match = _FILE.match(file)
         name = match.group(1) if match else file
+    return _numbered(folder, name, is_pod=isinstance(pod, str))
+
+
+def _numbered(folder: str, name: str, *, is_pod: bool) -> _Numbered | None:
+    """Return where among its like a pod stands, by its name."""
     if match := _ROLE.match(name):
         base, role, number = match.groups()
         return _Numbered((folder, base, "role"), role != "worker", (int(number),))
-    if not isinstance(pod, str):
+    if not is_pod:
         return None
     if match := _JOBSET.match(name):
         base, job, number = match.groups()
@@ -215,8 +226,12 @@ def _place(stream: Stream) -> _Numbered | None:
     return None
 
 
-def _settle(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Processes]) -> None:
-    pods = {(place.before, place.number) for place, _ in members}
+def _settle(
+    members: Sequence[tuple[_Numbered, Stream]],
+    said: dict[str, Processes],
+    others: Collection[tuple[bool, tuple[int, ...]]] = (),
+) -> None:
+    pods = {(place.before, place.number) for place, _ in members}.union(others)
     if len(pods) < 2 and members[0][0].group[-1] == "row":
         return  # one number is a job's: `slurm-301188.out`
     for _, stream in members:

@@ -38,9 +38,6 @@ def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
     return Clock(Stamp(clock, "date").resolve(min(modified for _, modified in found)), False)
 
 
-_NODE = "k8s.node.name"
-
-
 def _last_of_day(clocks: list[int]) -> int:
     """Return when in the day a bundle ends whose logs have times of the day and no date.
 
@@ -51,11 +48,11 @@ def _last_of_day(clocks: list[int]) -> int:
     return clocks[silence.index(max(silence))]
 
 
-def settle_pods(streams: list[Stream]) -> frozenset[str]:
+def settle_pods(streams: list[Stream]) -> list[tuple[str, str]]:
     """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
 
     A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
-    Return the machines of all listed pods, where those of the logs are among them.
+    Returns namespace and name of the pods that are listed.
     """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
@@ -68,7 +65,7 @@ def settle_pods(streams: list[Stream]) -> frozenset[str]:
         except archive.ERRORS:
             continue  # it will be read, and fail, again where that is reported
     if not known:
-        return frozenset()
+        return []
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in known.items():
         named.setdefault(name, []).append(identity)
@@ -76,13 +73,18 @@ def settle_pods(streams: list[Stream]) -> frozenset[str]:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
             if len(found := named.get(stem, [])) == 1:
+                if "-worker-" in stem and any(_leads(name, stem) for _, name in known):
+                    stream.resource.pop("gen_ai.training.rank", None)  # workers are counted without the master
                 stream.resource |= found[0]
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
         stream.resource.update(known.get(key, {}))
-    nodes = {node for identity in known.values() if isinstance(node := identity.get(_NODE), str)}
-    read = {stream.resource.get(_NODE) for stream in streams if stream.layer == "stdout"}
-    return frozenset(nodes) if read & nodes else frozenset()
+    return list(known)
+
+
+def _leads(pod: str, worker: str) -> bool:
+    """Whether this is the pod with the lowest rank of the job of that worker."""
+    return pod.startswith(tuple(f"{worker.rpartition('-worker-')[0]}-{role}-" for role in ("master", "chief")))
 
 
 def settle_local_ranks(streams: list[Stream]) -> None:

@@ -31,7 +31,7 @@ def wrapping(head: bytes) -> str:
 
 def _is_of_launcher(line: bytes) -> bool:
     """Whether the program writes this itself that puts its wrapping before the lines of others."""
-    return line.startswith((b"Attaching to ", b"srun: ", b"slurmstepd: ")) or b" exited with code " in line
+    return line.startswith((b"Attaching to ", b"srun: ", b"slurmstepd: ", b"pdsh@")) or b" exited with code " in line
 
 
 #: The second column of a table of numbers: `FAN3_1 | 0.000 | RPM | cr`.

@@ -230,8 +230,10 @@ _LISTED = re2.compile(r"([^\s,\[\]]+)(?:\[([\d,-]+)\])?([^\s,\[\]]*)")
 
 
 def hosts(text: str) -> list[str]:
-    """`gpu-[003,009-011],login1` as names; at most `NODES` of them."""
+    """`gpu-[003,009-011],login1` as names; at most `NODES` of them. None of a list that a narrow column has cut."""
     found: list[str] = []
+    if text.count("[") != text.count("]") or text.endswith("+"):
+        return found
     for prefix, ranges, suffix in _LISTED.findall(text):
         if not ranges:
             found.append(prefix + suffix)

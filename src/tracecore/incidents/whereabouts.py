@@ -1,0 +1,134 @@
+"""The ranks and machines of a root cause that only other files name: by process, GPU, pod, local rank or machine.
+
+A root that is about a process or GPU of a machine, or about a pod, need not know its rank, and a rank not its machine.
+Where the files of the bundle leave one candidate, it is named; where they leave two, none is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tracecore.facts.host import HostEvent
+from tracecore.signals.bundle.placement import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.footprint import Footprint
+    from tracecore.incidents.run import JobAttempt, JobRun
+    from tracecore.patterns.contract import Suspects
+
+#: Fields of facts of a machine that name a process.
+_PIDS: Final = ("pid", "victim_pid")
+#: What hits every process of a machine.
+_WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
+#: What the program does wrong, most often.
+_OF_PROGRAM: Final = frozenset({"worker_crash", "gpu_app_fault", "training_divergence", "collective_mismatch"})
+#: Names that every machine has for itself.
+_HERE: Final = frozenset({"localhost", "127.0.0.1"})
+#: A task that hangs this long before or after storage stopped answering waits for it, nanoseconds.
+_NEAR: Final = 900 * 1_000_000_000
+
+
+def ranks_of(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
+    """Return the ranks that a root about a machine, a GPU or a pod hits."""
+    known: AbstractSet[int] = attempt.ranks if attempt is not None else frozenset()
+    if len(run.jobs()) > 1:
+        return ()  # a bundle of two jobs has two ranks of each number
+    own = [fact for fact in root.evidence if fact.layer in ("kernel", "metrics")]
+    if suspects.gpus:
+        own = [fact for fact in own if fact.gpu in suspects.gpus]
+    if own and (ranks := _of_processes(own, known, run)):
+        return ranks if len(ranks) == 1 or not suspects.gpus else ()
+    if len(suspects.gpus) == 1 and len(suspects.nodes) <= 1:
+        node = next(iter(suspects.nodes), None)
+        rank = run.placement.rank_of_gpu(node, suspects.gpus[0], known)
+        if rank is not None:
+            return (rank,)
+    if root.name == "storage_failure" and suspects.nodes:
+        hung = [fact for fact in run.hung if fact.node in suspects.nodes and _is_near(fact, root)]
+        if hung and (ranks := _of_processes(hung, known, run)):
+            return ranks
+    if suspects.pods:
+        return _of_pods(suspects.pods, attempt, run)
+    return ()
+
+
+def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
+    """Return the ranks on the machines that a root is about, or in its pods; of one GPU only a sole rank's."""
+    if attempt is None:
+        return ()
+    # The node of each rank is known from the rank's own facts.
+    places = suspects.pods or suspects.nodes
+    ranks = {rank for place in places for rank in attempt.places.get(place, ())}
+    if len(run.jobs()) <= 1 and not suspects.pods:
+        names = set(map(short, suspects.nodes))
+        listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
+        if root.name in _WHOLE or (suspects.gpus and listed):
+            ranks |= listed
+        pods = {pod for pod, node in run.pod_nodes.items() if short(node) in names}
+        ranks |= set(_of_pods(sorted(pods), attempt, run))
+    return tuple(sorted(ranks)) if len(ranks) == 1 or not (suspects.gpus and suspects.nodes) else ()
+
+
+def nodes_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the machines of these ranks, where all of them are known.
+
+    Of a failure of the program the machine says something only where the job has another one.
+    """
+    if attempt is None or len(run.jobs()) > 1 or not ranks:
+        return ()
+    machines = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes)}
+    if root.name in _OF_PROGRAM and len(machines - _HERE) < 2:
+        return ()
+    found: set[str] = set()
+    for rank in ranks:
+        told = {place for place, there in attempt.places.items() if rank in there and "/" not in place}
+        node = run.placement.node_of(rank, attempt.ranks) or (told.pop() if len(told) == 1 else None)
+        if node is None or short(node) in _HERE:
+            return ()
+        found.add(node)
+    return tuple(sorted(found))
+
+
+def rank_of_local(node: str, local: int, attempt: JobAttempt | None, run: JobRun) -> int | None:
+    """Return the rank of a machine's process that is known by its local rank."""
+    known: AbstractSet[int] = attempt.ranks if attempt is not None else frozenset()
+    return run.placement.rank_of_local(node, local, known) if len(run.jobs()) <= 1 else None
+
+
+def is_of_the_job(nodes: Iterable[str], attempt: JobAttempt, run: JobRun) -> bool:
+    """Whether ranks or pods of the job are known to have run on one of these machines."""
+    mine = {
+        short(place) for place in (*attempt.places, *attempt.nodes, *run.placement.nodes.values()) if "/" not in place
+    }
+    mine |= {short(node) for pod, node in run.pod_nodes.items() if _of_pods((pod,), attempt, run)}
+    return not mine.isdisjoint(map(short, nodes))
+
+
+def _of_pods(pods: Sequence[str], attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
+    placed = attempt.places if attempt is not None else {}
+    found: set[int] = set()
+    for pod in pods:
+        rank = run.placement.rank_of_pod(pod.rpartition("/")[2], run.pods)
+        found |= placed.get(pod, set()) or ({rank} if rank is not None else set())
+    return tuple(sorted(found))
+
+
+def _of_processes(facts: Iterable[Fact], known: AbstractSet[int], run: JobRun) -> tuple[int, ...]:
+    """Return the ranks of the processes that these facts of machines name."""
+    found: set[int] = set()
+    for fact in facts:
+        pid = next((pid for name in _PIDS if isinstance(pid := getattr(fact, name, None), int)), None)
+        rank = run.placement.rank_of_process(fact.node, pid, known) if pid is not None else None
+        if rank is not None:
+            found.add(rank)
+    return tuple(sorted(found))
+
+
+def _is_near(fact: HostEvent, root: Footprint) -> bool:
+    if fact.approximate or not root.timed:
+        return True
+    return root.first - _NEAR <= fact.time <= root.last + _NEAR

@@ -1,0 +1,331 @@
+"""Statements of files about the places of ranks: tables of ranks and machines, a launcher's list of hosts, `ps`,
+`nvidia-smi`, py-spy, and lines in which a process says who it is.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from tracecore.signals.bundle.formats import FORMATS
+from tracecore.signals.bundle.machines import is_name
+from tracecore.signals.bundle.process_ranks import RANK
+from tracecore.signals.kubernetes import printed
+from tracecore.signals.stream import Stream
+
+#: Bytes at the beginning of a log in which processes say who they are, and of a table.
+EARLY: Final = 8 * 1024
+TABLE: Final = 64 * 1024
+#: Bytes of a file by which a table is recognised.
+_LOOKED_AT: Final = 1024
+#: Rows are not as long as the lines of most programs that train.
+_WIDE: Final = 100
+#: What lines between the rows of a table are made of.
+_RULERS: Final = frozenset("-=+| ")
+#: Ranks of a table that are believed.
+_MOST: Final = 1 << 20
+_NOBODY: Final = frozenset({"localhost", "none", "null", "unknown", "n", "na", "true", "false"})
+#: Words before `ranks` that name no machine.
+_GROUPS: Final = frozenset(
+    {
+        "local", "global", "all", "tp", "dp", "pp", "ep", "cp", "fsdp", "data", "tensor", "pipeline", "model", "world",
+        "group", "node", "missing", "failed", "active", "dead", "healthy", "waiting", "members",
+    }
+)  # fmt: skip
+#: Names of the columns of a table, and of the pairs in a line, by what they hold.
+_KEYS: Final = {
+    "rank": "rank", "global_rank": "rank", "globalrank": "rank", "world_rank": "rank", "rank_id": "rank",
+    "local_rank": "local", "localrank": "local", "local": "local",
+    "host": "node", "hostname": "node", "node": "node", "nodename": "node", "node_name": "node", "machine": "node",
+    "pid": "pid", "ppid": "parent", "pod": "pod", "pod_name": "pod",
+    "bus_id": "gpu", "gpu_bus_id": "gpu", "pci_bus_id": "gpu", "pci.bus_id": "gpu", "busid": "gpu",
+}  # fmt: skip
+#: Words of lines that may say where a rank runs, in small letters.
+_SAYS_WHERE: Final = (b"host", b"node", b"pid", b"pod", b"machine")
+_NUMBERS: Final = frozenset({"rank", "local", "pid", "parent"})
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Things of which a line says that they belong together; of a table of machines what one row says.
+
+    Args:
+        ranks: all ranks of the machine by their local rank.
+        slots: how many ranks the machine has, the first machine the lowest.
+        table: path of the table that this row is of; rows of one table stand or fall together.
+        group: how many ranks the communicator has in which `rank` is the process's.
+    """
+
+    rank: int | None = None
+    local: int | None = None
+    node: str = ""
+    pid: int | None = None
+    parent: int | None = None
+    pod: str = ""
+    gpu: str = ""
+    ranks: tuple[int, ...] = ()
+    slots: int = 0
+    table: str = ""
+    group: int = 0
+
+
+def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool) -> list[Told]:
+    """Return what the two ends of a file say of the places of ranks."""
+    expressions = FORMATS.expressions
+    found: list[Told] = []
+    if stream.layer == "kernel":
+        if b" ppid:" in head or b" ppid:" in tail:
+            for pid, parent in (*expressions["kernel_task"].findall(head), *expressions["kernel_task"].findall(tail)):
+                found.append(Told(pid=int(pid), parent=int(parent)))
+        return found
+    if stream.layer == "kubernetes" and b"Successfully assigned " in head:
+        found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["assigned"].findall(head)]
+    if stream.format == "kubernetes_describe":
+        found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["described_pod"].findall(head)]
+    if stream.format == "kubernetes_pods":
+        whole = Stream(path="", format=stream.format, layer=stream.layer, open=partial(io.BytesIO, head))
+        listed = ((name, node) for _, name, identity in printed.pods(whole) if (node := identity.get("k8s.node.name")))
+        return found + [Told(pod=name, node=str(node)) for name, node in listed]
+    if complete and len(head) <= TABLE and stream.format in ("text", "nvidia_csv"):
+        found += _of_table(head, name, stream.path)
+    if stream.format == "nvidia_table":
+        return found + list(_of_nvidia(head))
+    if stream.layer != "stdout":
+        return found
+    early = head[:EARLY]
+    if b" busId " in head:
+        found += _of_nccl(head)
+    if b"spawned with command" in early:
+        for node, pid, local in expressions["spawned"].findall(early):
+            found.append(Told(node=_text(node), pid=int(pid), local=int(local)))
+    if head.startswith(b"Process ") or b"\nProcess " in early:
+        rank = stream.resource.get(RANK)
+        if isinstance(rank, int):
+            found += [Told(rank=rank, pid=int(pid)) for pid in expressions["spied"].findall(early)]
+    if b"srun: error: " in head or b"srun: error: " in tail:
+        found += _of_srun(head, tail)
+    found += _of_lines(early)
+    return found
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "replace")
+
+
+def _of_srun(head: bytes, tail: bytes) -> Iterator[Told]:
+    """Tasks of srun are ranks where a machine has several and no other launcher starts processes of its own."""
+    if any(word in ends for word in (b"torchrun", b"torch.distributed.run", b"elastic") for ends in (head, tail)):
+        return
+    rows = {row for ends in (head, tail) for row in FORMATS.expressions["srun_tasks"].findall(ends)}
+    tasks = [(_text(node), _numbers(numbers)) for node, numbers in sorted(rows)]
+    if any(len(numbers) > 1 for _, numbers in tasks):
+        for node, numbers in tasks:
+            yield from (Told(rank=number, node=node) for number in numbers)
+
+
+def _of_nccl(head: bytes) -> Iterator[Told]:
+    for host, pid, rank, size, bus in FORMATS.expressions["nccl_rank"].findall(head):
+        number = int(bus, 16)
+        gpu = f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+        yield Told(node=_text(host), pid=int(pid), rank=int(rank), gpu=gpu, group=int(size))
+
+
+def _of_nvidia(head: bytes) -> Iterator[Told]:
+    """The table of `nvidia-smi`: the bus ids of its GPUs, and the processes on them."""
+    buses = {int(number): _text(bus) for number, bus in FORMATS.expressions["nvidia_row"].findall(head)}
+    for number, pid in FORMATS.expressions["nvidia_process"].findall(head):
+        if int(number) in buses:
+            yield Told(pid=int(pid), gpu=_bus(buses[int(number)]))
+
+
+def _bus(text: str) -> str:
+    """Return a bus id as facts have it; "" for anything else."""
+    match = FORMATS.expressions["bus_id"].match(text.encode())
+    if match is None:
+        return ""
+    domain, rest = match.groups()
+    return f"{int(domain or b'0', 16):04x}:{_text(rest).lower()}"
+
+
+def _of_lines(early: bytes) -> Iterator[Told]:
+    """Lines in which a process says its rank and its machine or number, as pairs of names and values."""
+    low = early.lower()
+    if b"rank" not in low or not any(word in low for word in _SAYS_WHERE):
+        return
+    for line, small in zip(early.split(b"\n"), low.split(b"\n"), strict=True):
+        if b"rank" not in small or not any(word in small for word in _SAYS_WHERE):
+            continue
+        pairs = FORMATS.expressions["pair"].findall(line)
+        keys = [_text(key).lower().replace(" ", "_").replace("-", "_") for key, _ in pairs]
+        if not {"rank", "global_rank", "world_rank"} & set(keys):
+            continue
+        rest = FORMATS.expressions["pair"].sub(b" ", line)
+        # Whoever tells of a connection names the machine at its other end.
+        if FORMATS.expressions["about_another"].search(rest) or any("peer" in key or "remote" in key for key in keys):
+            continue
+        if (told := _told(zip(keys, (_text(value) for _, value in pairs), strict=True))) is not None:
+            yield told
+
+
+def _told(pairs: Iterable[tuple[str, str]]) -> Told | None:
+    """Return a statement of these pairs; None where they name one thing twice, or one thing only."""
+    held: dict[str, str | int] = {}
+    for name, value in pairs:
+        kind = _KEYS.get(name)
+        if kind is None:
+            continue
+        if kind in _NUMBERS:
+            if not value.isdigit() or len(value) > 9 or kind in held:
+                return None
+            held[kind] = int(value)
+        elif not value or value.lower() in _NOBODY or value == "<none>":
+            continue
+        elif kind == "gpu":
+            held[kind] = _bus(value)
+        elif kind in held:
+            return None
+        else:
+            held[kind] = value
+    held = {kind: value for kind, value in held.items() if value != ""}
+    return msgspec.convert(held, Told) if len(held) > 1 else None
+
+
+def _of_table(text: bytes, name: str, path: str) -> list[Told]:
+    """Return statements of the first kind of table that the first lines look like; most files are none."""
+    found: list[Told] = []
+    for begin in (text[:_LOOKED_AT], text) if len(text) > _LOOKED_AT else (text,):
+        rows = [line.strip() for line in begin.split(b"\n")]
+        if min((len(row) for row in rows[:4] if row), default=0) > _WIDE and b"PID" not in begin:
+            return []
+        lines = [row.decode("utf-8", "replace") for row in (rows if begin is text else rows[:-1])]
+        lines = [line for line in lines if line and line[0] != "#" and not _RULERS.issuperset(line)]
+        if not lines:
+            return []
+        found = _of_columns(lines) + _of_commands(lines)
+        found = found or _of_machines(lines, name, path, part=begin is not text) or _of_rows(lines)
+        if not found:
+            return []
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    for mark in ("\t", "|", ","):
+        if mark in line:
+            return [cell.strip() for cell in line.strip("|").split(mark)]
+    return line.split()
+
+
+def _of_columns(lines: Sequence[str]) -> list[Told]:
+    """A table whose first line names its columns."""
+    keys = [cell.lower().replace(" ", "_").replace("-", "_") for cell in _cells(lines[0])]
+    if "name" in keys and "node" in keys and ("ready" in keys or "status" in keys):
+        keys[keys.index("name")] = "pod"
+    kinds = [_KEYS.get(key) for key in keys]
+    held = {kind for kind in kinds if kind is not None}
+    if any(character.isdigit() for key in keys for character in key):
+        return []
+    if len(held) < 2 or not held & {"rank", "local", "pod", "parent", "gpu"} or len(held) < sum(map(bool, kinds)):
+        return []
+    found = []
+    if "," not in lines[0] and "\t" not in lines[0] and "|" not in lines[0]:
+        # Cells may be empty or hold blanks: `2 (5m ago)`. Then columns tell, where all begin alike.
+        starts = [lines[0].index(cell) for cell in lines[0].split()]
+        for line in lines[1:]:
+            cells = line.split()
+            if len(cells) != len(keys):
+                cells = [line[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
+                if not all(line[start - 1 : start] in ("", " ") for start in starts):
+                    continue
+            if (told := _told(zip(keys, (cell.partition(" ")[0] for cell in cells), strict=True))) is not None:
+                found.append(told)
+        return found
+    for line in lines[1:]:
+        cells = _cells(line)
+        if len(cells) == len(keys) and (told := _told(zip(keys, cells, strict=True))) is not None:
+            found.append(told)
+    return found
+
+
+def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> list[Told]:
+    """Rows of machines with their ranks, or of a launcher's list of hosts with how many each has.
+
+    Args:
+        part: these are not all rows, so that ranks may be missing.
+    """
+    slots = [match for line in lines if (match := FORMATS.expressions["slots"].match(line.encode()))]
+    if slots and len(slots) == len(lines):
+        return [Told(node=_text(m.group(1)), slots=int(m.group(2)), table=path) for m in slots if int(m.group(2))]
+    found: list[tuple[str, tuple[int, ...], bool]] = []
+    for line in lines:
+        match = FORMATS.expressions["ranks_of_machine"].match(line.encode())
+        if match is not None:
+            node, word, numbers = match.group(1), match.group(2), match.group(3)
+        elif (match := FORMATS.expressions["machine_of_ranks"].match(line.encode())) is not None:
+            node, word, numbers = match.group(3), match.group(1), match.group(2)
+        else:
+            continue
+        found.append((_text(node), _numbers(numbers), bool(word) or "rank" in name.lower()))
+    listed = [rank for _, ranks, _ in found for rank in ranks]
+    whole = part or sorted(listed) == list(range(len(listed)))
+    if not found or 2 * len(found) < len(lines) or not whole or len({node for node, _, _ in found}) != len(found):
+        return []
+    # A single number after a name may count anything, where nothing speaks of ranks; so may numbers after a word.
+    if not all(word or len(ranks) > 1 for _, ranks, word in found):
+        return []
+    about = FORMATS.expressions["machines_file"].search(name.encode()) is not None
+    spoken = len(found) > 1 and all((word or about) and node.lower() not in _GROUPS for node, _, word in found)
+    if not spoken and not all(is_name(node) for node, _, _ in found):
+        return []
+    return [Told(node=node, ranks=ranks, table=path) for node, ranks, _ in found]
+
+
+def _numbers(text: bytes) -> tuple[int, ...]:
+    """Return the numbers of `0-3,8 9`."""
+    found: list[int] = []
+    for part in FORMATS.expressions["range"].finditer(text):
+        first, last = int(part.group(1)), int(part.group(2) or part.group(1))
+        if not first <= last <= _MOST or last - first + len(found) > _MOST:
+            return ()
+        found += range(first, last + 1)
+    return tuple(found)
+
+
+def _of_rows(lines: Sequence[str]) -> list[Told]:
+    """Rows without a header, all of a kind: `200114 rank0 gpu-a`, `rank 3 pid 4711`, `train-0 RANK=0`."""
+    for kind in ("row_of_process", "row_of_rank", "row_of_pod", "row_of_task"):
+        rows = [FORMATS.expressions[kind].match(line.encode()) for line in lines]
+        matched = [row for row in rows if row is not None]
+        if matched and 2 * len(matched) > len(rows) and len(rows) - len(matched) <= 2:
+            groups = FORMATS.expressions[kind].groupindex
+            names = [_text(name) for name in sorted(groups, key=groups.__getitem__)]
+            found = [zip(names, map(_text, row.groups(b"")), strict=True) for row in matched]
+            rows_told = [told for row in found if (told := _told(row)) is not None]
+            if kind == "row_of_task":
+                hosts = [told.node for told in rows_told]
+                # One task for each machine is a launcher, and no rank.
+                return rows_told if all(map(is_name, hosts)) and len(set(hosts)) < len(hosts) else []
+            return rows_told
+    return []
+
+
+def _of_commands(lines: Sequence[str]) -> list[Told]:
+    """Rows of `ps` or `top`, whose commands say which rank a process is."""
+    keys = [key for line in lines[:8] if "PID" in (key := line.split())]
+    if not keys:
+        return []
+    at = keys[0].index("PID")
+    found = []
+    for line in lines:
+        cells = line.split(None, at + 1)
+        if len(cells) <= at + 1 or not cells[at].isdigit():
+            continue
+        match = FORMATS.expressions["command_rank"].search(line.encode())
+        local = FORMATS.expressions["command_local_rank"].search(line.encode())
+        number = int(next(filter(None, local.groups()))) if local else None
+        rank = int(next(filter(None, match.groups()))) if match else None
+        if number is not None or rank is not None:
+            found.append(Told(pid=int(cells[at]), local=number, rank=rank))
+    return found
