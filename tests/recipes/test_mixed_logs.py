@@ -17,6 +17,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, StepStalled
+from tracecore.recipes import known_shapes
 from tracecore.recipes.plan import fresh, plan
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector, reports
@@ -161,3 +162,23 @@ def test_a_line_without_a_step_stands_for_none_after_the_first_step() -> None:
     assert [length for _, length in expected] == [70.0]
     assert [(stall.since, stall.no_progress_s) for stall in stalls(kept, end)] == expected
     assert len(kept) < len(every) / 2
+
+
+@pytest.mark.parametrize("mixture", ["ray", "jax", "cluster"])
+def test_the_same_is_concluded_where_shapes_are_forgotten_again_and_again(
+    mixture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed = []
+    forget = known_shapes.Shapes.renew
+
+    def renew(self: known_shapes.Shapes, lines: int) -> None:
+        before = len(self.shapes)
+        forget(self, lines)
+        renewed.append(len(self.shapes) < before)
+
+    monkeypatch.setattr(known_shapes, "MAX_SHAPES", 6)
+    monkeypatch.setattr(known_shapes, "RENEWED", 400)
+    monkeypatch.setattr(known_shapes.Shapes, "renew", renew)
+    test_the_same_is_concluded_as_from_every_line(mixture, "cri", 3)
+    test_the_same_is_concluded_as_from_every_line(mixture, "cri", 8)
+    assert any(renewed)

@@ -18,8 +18,10 @@ from tracecore.signals.compiled import SET, WORDS
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-#: Shapes that are learned; further ones are evaluated line by line.
-MAX_SHAPES: Final = 512
+#: Shapes that are learned; lines of further ones are evaluated one by one, until all are forgotten and learned anew.
+MAX_SHAPES: Final = 2048
+#: Lines between two such times, at least: to learn that many shapes takes some seconds.
+RENEWED: Final = 1 << 20
 #: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
 WORTH: Final = 6
 #: Shapes that differ in words only that no number follows.
@@ -143,12 +145,29 @@ class Shapes:
         #: Variants, or one of `NOTHING` and `ALONE`.
         self.answers = Answers()
         self._alike: dict[int, _Alike] = {}
+        #: Those known now, and the number of the first of them: no number comes again.
         self.shapes: list[Shape | int] = []
+        self._first = 0
+        self._lines = 0
         self.rows = Rows()
         #: Lines of each variant that were seen.
         self._counts: dict[int, int] = {}
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
+
+    def renew(self, lines: int) -> None:
+        """Forget all shapes where there is no room for more, before a block of so many lines.
+
+        An agent that runs for months sees more loggers than one job has.
+        """
+        self._lines += lines
+        if len(self.shapes) < MAX_SHAPES or self._lines < RENEWED:
+            return
+        self._first += len(self.shapes)
+        self._lines = 0
+        self.answers, self.rows = Answers(), Rows()
+        for known in (self.shapes, self._alike, self._counts):
+            known.clear()
 
     def find(self, key: int, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The variant of a line of which nothing is known yet; `UNKNOWN` if that is so still.
@@ -167,19 +186,19 @@ class Shapes:
             alike.answers.append(found)
         if found < 0:
             return found
-        shape = self.shapes[found]
+        shape = self._shape(found)
         return self.rows.add(found, shape, len(spans)) if isinstance(shape, Shape) else ALONE
 
     def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The shape of a line, or what else is known of it; `UNKNOWN` for nothing yet."""
-        if any(number >= 0 and self.shapes[number] == ALONE for number in alike.answers):
+        if any(number >= 0 and self._shape(number) == ALONE for number in alike.answers):
             return ALONE  # one that was wrong
         if not alike.seen or alike.answers:
             said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
             for number in alike.answers:
-                shape = self.shapes[number] if number >= 0 else ALONE
+                shape = self._shape(number) if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
                     return number
         if alike.seen < WORTH:
@@ -190,7 +209,10 @@ class Shapes:
         if isinstance(found, int):
             return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
         self.shapes.append(found)
-        return len(self.shapes) - 1
+        return self._first + len(self.shapes) - 1
+
+    def _shape(self, number: int) -> Shape | int:
+        return self.shapes[number - self._first]
 
     def doubtful(self, variant: int, count: int) -> bool:
         """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
@@ -208,6 +230,6 @@ class Shapes:
         if said.something and said.progress and (-1 if said.step is None else said.step) == step:
             return True
         self.refused += 1
-        self.shapes[number] = ALONE
+        self.shapes[number - self._first] = ALONE
         self.answers.drop(np.flatnonzero(self.rows.shapes == number))
         return False

@@ -205,6 +205,7 @@ class Sampler:
             events: lines that are no progress, or more than that.
         """
         shapes = self._shapes
+        shapes.renew(len(lines.ends))
         keys, sets, found = self._mask.outlined(said)
         variants = shapes.answers.find(keys, sets)
         silent = np.flatnonzero((variants == NOTHING) & ~events)[::DOUBTED]
