@@ -108,11 +108,17 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         if isinstance(fact, RendezvousFailure) and fact.expected is not None and fact.joined is not None
     ]
     expected, joined = max(counts, default=(0, 0))
-    unreached = {fact.rank for fact in said if fact.rank is not None and problem_of(fact) in UNREACHED}
-    # Whoever counts those that came has the rendezvous, whatever it could not find at first.
-    unreached -= {fact.rank for fact in said if isinstance(fact, RendezvousFailure) and fact.joined is not None}
-    # A rank without its network interface never asks for the rendezvous, wherever that is.
-    unable = {fact.rank for fact in said if fact.rank is not None and problem_of(fact) == NO_INTERFACE}
+    unreached: set[int] = set()
+    unable: tuple[int, ...] = ()
+    for fact in said:
+        problem = problem_of(fact)
+        if fact.rank is not None and problem in UNREACHED:
+            unreached.add(fact.rank)
+            # A rank without its network interface never asks for the rendezvous, wherever that is.
+            unable += (fact.rank,) if problem == NO_INTERFACE else ()
+    if counts:
+        # Whoever counts those that came has the rendezvous, whatever it could not find at first.
+        unreached -= {fact.rank for fact in said if isinstance(fact, RendezvousFailure) and fact.joined is not None}
     lost = any(problem_of(fact) in LOST for fact in said)
     seen = cohort.seen
     if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
@@ -123,11 +129,12 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         failed = set(cohort.alive)
     if not failed:
         # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
-        failed = {0} if (unreached - unable or lost) and 0 not in seen else unreached
+        reached_for = any(rank not in unable for rank in unreached)
+        failed = {0} if (reached_for or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
     # Somebody counted those that are missing, and a rank implies those below it.
     counted = max(len(missed), *missed) + 1 if missed else 0
-    counted = max(counted, max(failed & unable, default=-1) + 1)
+    counted = max(counted, max((rank for rank in unable if rank in failed), default=-1) + 1) if unable else counted
     size = max(len(cohort.ready), expected, len(seen | failed), missing, counted)
     return tuple(sorted(failed)), missing, size
 

@@ -282,7 +282,7 @@ def _verdict(
         fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
         if fits > best and fact.op is not None:
             op, best = fact.op, fits
-    untold = () if culprits or pairwise else tuple(sorted(known.untold - cohort.keys()))
+    untold = () if culprits or pairwise or not known.untold else tuple(sorted({*known.untold} - cohort.keys()))
     partial = reporter is not None or (not culprits and (bool(unmeasured or untold) or first is None))
     return NcclHangVerdict(
         key=window.key,

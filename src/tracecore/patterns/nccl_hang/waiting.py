@@ -142,7 +142,7 @@ class GroupFacts:
         #: Ranks without a dump at the end of the chains of waits.
         self.unseen: set[int] = set()
         #: Ranks whose dumps do not tell how far they came.
-        self.untold: set[int] = set()
+        self.untold: tuple[int, ...] = ()
         self.size: int | None = None
         #: The collective that all entered and in which only some are left.
         self.stalled: int | None = None
@@ -157,7 +157,7 @@ class GroupFacts:
                 known.progress[fact.rank] = fact
                 known.absent.update(fact.absent)
                 if fact.last_enqueued is None:
-                    known.untold.add(fact.rank)
+                    known.untold += (fact.rank,)
                 known.unseen.update(fact.unseen)
                 known.size = known.size or fact.size
                 known.earlier = known.earlier or fact.earlier
