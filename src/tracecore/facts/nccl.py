@@ -134,6 +134,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
         claimed: the rank that two processes were given.
         missing: ranks that did not come, where the line names them.
         detail: why, in the words of who tried.
+        refused: what a scheduler refused: `credential`, `layout`.
     """
 
     kind: ClassVar[str] = "rendezvous_failure"
@@ -149,6 +150,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     claimed: int | None = None
     missing: tuple[int, ...] = ()
     detail: str | None = None
+    refused: str | None = None
 
     def describe(self) -> str:
         parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]

@@ -127,6 +127,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         claimed=natural(record.get("tracecore.rendezvous.rank")),
         missing=_ranks(record.get("tracecore.rendezvous.missing_ranks")),
         detail=text(record.get("tracecore.rendezvous.detail"), 512),
+        refused=word(record.get("tracecore.rendezvous.refused")),
     )
 
 

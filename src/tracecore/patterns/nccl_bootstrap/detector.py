@@ -69,11 +69,11 @@ SETUPS = {
         "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
     ),
 }
-#: What Slurm says where it could not start processes, and what to look at.
+#: Advice by what Slurm refused where it could not start processes.
 LAUNCHES = {
     "credential": "Slurm did not accept the credential of the job: compare the clocks of {host} and of the controller "
     "(`date`, `chronyc tracking`), and try `munge -n | ssh {host} unmunge`. Then start the job again.",
-    "layout tasks": "What the job asks for does not fit {host}: compare `--ntasks-per-node`, `--cpus-per-task` and "
+    "layout": "What the job asks for does not fit {host}: compare `--ntasks-per-node`, `--cpus-per-task` and "
     "`--gpus-per-task` with `scontrol show node {host}`.",
 }
 #: Failures to start processes as they should be, which say by themselves what is wrong.
@@ -210,10 +210,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "setup_failed":
             return SETUPS[self._setup.error][1].replace("{on}", self._on)
         if self.discriminator == "launch_failed":
-            host, detail = self._told("endpoint") or "HOST", self._told("detail") or ""
-            fits = next((advice for word, advice in LAUNCHES.items() if word in detail), None)
-            if fits is not None:
-                return fits.replace("{host}", host)
+            host, refused = self._told("endpoint") or "HOST", self._told("refused")
+            if refused in LAUNCHES:
+                return LAUNCHES[refused].replace("{host}", host)
             return (
                 f"From the machine that started the job try `ssh {host} true`, and look at `sinfo -N` where Slurm "
                 "starts it: the machine is down, its name or keys are wrong, or a firewall stands between."
