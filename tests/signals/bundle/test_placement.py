@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.signals.bundle import place_statements
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.placement import Placement
 
@@ -213,3 +214,19 @@ def test_machines_of_pods(tmp_path: Path) -> None:
         describe__txt="Name:         gem-3\nNamespace:    nlp\nNode:         tp-20/10.0.3.4\nContainers:\n  main:\n",
     )
     assert found.pod_nodes == {"gem-0": "tp-11", "gem-2": "tp-19", "gem-3": "tp-20"}
+
+
+@pytest.mark.parametrize("row", ["n{} ranks 0-1000000\n", "n{} ranks 0-9999\n", "n{} slots=999\n"])
+def test_a_table_of_more_ranks_than_any_job_has_is_none(tmp_path: Path, row: str) -> None:
+    text = "".join(row.format(number) for number in range(2000))
+    assert machine_table(tmp_path, text) == {}
+
+
+def test_statements_that_are_left_out_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place_statements, "ROOM", 10)
+    for number in range(2):
+        (tmp_path / f"nodes{number}.txt").write_text("gx-1 0-2\ngx-2 3-5\n")
+    bundle = discover([tmp_path])
+    assert bundle.placement.machines == {"gx-1": (0, 1, 2), "gx-2": (3, 4, 5)}
+    (left,) = bundle.skipped
+    assert "places of ranks" in left.reason

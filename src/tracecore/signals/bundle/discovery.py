@@ -63,6 +63,8 @@ NESTED_ZIP = 1 << 30
 #: Bytes of exports of logs that are held in memory.
 EXPORTS = 4 * exports.MAX_SIZE
 
+#: Formats whose lines have times.
+TIMED = frozenset({"text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi", "ibstat"})
 #: Labels of recorded cases and lists of contents: about a bundle, not part of it.
 IGNORED = frozenset({"truth.json", "tracecore-manifest.json"})
 
@@ -165,12 +167,16 @@ def discover(
     hosts: frozenset[str] = frozenset().union(*search.machines.values())
     addresses.settle(search.streams, search.addresses, hosts)
     clock = settle_time(search.stamps)
+    if search.places.left_out:
+        search.skipped.append(
+            Skipped(search.places.left_out, "read, but not for the places of ranks: too many were told")
+        )
     return Bundle(
         streams=search.streams,
         skipped=search.skipped,
         clock=clock,
         redact=redact,
-        placement=placement.settle(search.streams, search.places, search.told_ranks),
+        placement=placement.settle(search.streams, search.places.told, search.told_ranks),
     )
 
 
@@ -191,8 +197,7 @@ class _Search:
         self.machines: dict[str, frozenset[str]] = {}
         self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
-        #: What files say of the places of ranks, with the file.
-        self.places: list[tuple[Stream, place_statements.Told]] = []
+        self.places = place_statements.Statements()
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
         self.count = 0
@@ -442,17 +447,7 @@ class _Search:
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
         noted = len(self.stamps)
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
-        if found.format in (
-            "text",
-            "cri",
-            "docker",
-            "syslog",
-            "dmesg",
-            "nvidia_csv",
-            "nvidia_dmon",
-            "nvidia_smi",
-            "ibstat",
-        ):
+        if found.format in TIMED:
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
             self.note_times(last)
             if stream.first_stamp is not None and not stream.first_stamp.missing:
@@ -476,7 +471,7 @@ class _Search:
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
-        self.places += [(stream, told) for told in place_statements.said(stream, head, tail, name, complete=complete)]
+        self.places.add(stream, place_statements.said(stream, head, tail, name, complete=complete))
         works = holds_work(found, head, tail)
         if found.layer == "stdout" or works:
             self.told_ranks += process_ranks.said(head, tail)

@@ -129,7 +129,8 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     """The whole table.
 
     Args:
-        names: expressions of words in the names of files and folders.
+        names: expressions of words in the names of files and folders, and names that name no machine.
+        columns: names of columns in tables of ranks, by what they hold.
     """
 
     layers: dict[str, str]
@@ -139,6 +140,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     text: tuple[TextSign, ...]
     words: dict[str, tuple[bytes, ...]]
     names: dict[str, tuple[str, ...]]
+    columns: dict[str, tuple[str, ...]]
     expressions: dict[str, re2._Regexp]
 
 

@@ -27,25 +27,13 @@ _WIDE: Final = 100
 #: What lines between the rows of a table are made of.
 _RULERS: Final = frozenset("-=+| ")
 #: Ranks of a table that are believed.
-_MOST: Final = 1 << 20
-_NOBODY: Final = frozenset({"localhost", "none", "null", "unknown", "n", "na", "true", "false"})
-#: Words before `ranks` that name no machine.
-_GROUPS: Final = frozenset(
-    {
-        "local", "global", "all", "tp", "dp", "pp", "ep", "cp", "fsdp", "data", "tensor", "pipeline", "model", "world",
-        "group", "node", "missing", "failed", "active", "dead", "healthy", "waiting", "members",
-    }
-)  # fmt: skip
-#: Names of the columns of a table, and of the pairs in a line, by what they hold.
-_KEYS: Final = {
-    "rank": "rank", "global_rank": "rank", "globalrank": "rank", "world_rank": "rank", "rank_id": "rank",
-    "local_rank": "local", "localrank": "local", "local": "local",
-    "host": "node", "hostname": "node", "node": "node", "nodename": "node", "node_name": "node", "machine": "node",
-    "pid": "pid", "ppid": "parent", "pod": "pod", "pod_name": "pod",
-    "bus_id": "gpu", "gpu_bus_id": "gpu", "pci_bus_id": "gpu", "pci.bus_id": "gpu", "busid": "gpu",
-}  # fmt: skip
-#: Words of lines that may say where a rank runs, in small letters.
-_SAYS_WHERE: Final = (b"host", b"node", b"pid", b"pod", b"machine")
+_MOST: Final = 1 << 17
+#: Statements of a bundle that are kept; a row of a table counts for each of its ranks.
+ROOM: Final = 1 << 19
+#: Names of columns and of pairs in a line, by what they hold.
+_KEYS: Final = {name: kind for kind, names in FORMATS.columns.items() for name in names}
+_NOBODY: Final = frozenset(FORMATS.names["nobody"])
+_GROUPS: Final = frozenset(FORMATS.names["groups_of_ranks"])
 _NUMBERS: Final = frozenset({"rank", "local", "pid", "parent"})
 
 
@@ -70,6 +58,28 @@ class Told(msgspec.Struct, frozen=True):
     slots: int = 0
     table: str = ""
     group: int = 0
+
+
+class Statements:
+    """Statements of all files of a bundle, each with its file; no more than there is `ROOM` for.
+
+    Attributes:
+        left_out: the first file whose statements were too many; empty where there is none.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Stream, Told]] = []
+        self.left_out = ""
+        self._room = ROOM
+
+    def add(self, stream: Stream, told: Sequence[Told]) -> None:
+        """Keep what a file says."""
+        needed = sum(1 + len(one.ranks) + one.slots for one in told)
+        if needed <= self._room:
+            self.told += [(stream, one) for one in told]
+            self._room -= needed
+        elif not self.left_out:
+            self.left_out = stream.path
 
 
 def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool) -> list[Told]:
@@ -153,10 +163,10 @@ def _bus(text: str) -> str:
 def _of_lines(early: bytes) -> Iterator[Told]:
     """Lines in which a process says its rank and its machine or number, as pairs of names and values."""
     low = early.lower()
-    if b"rank" not in low or not any(word in low for word in _SAYS_WHERE):
+    if b"rank" not in low or not any(word in low for word in FORMATS.words["says_where"]):
         return
     for line, small in zip(early.split(b"\n"), low.split(b"\n"), strict=True):
-        if b"rank" not in small or not any(word in small for word in _SAYS_WHERE):
+        if b"rank" not in small or not any(word in small for word in FORMATS.words["says_where"]):
             continue
         pairs = FORMATS.expressions["pair"].findall(line)
         keys = [_text(key).lower().replace(" ", "_").replace("-", "_") for key, _ in pairs]
@@ -257,8 +267,12 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
     """
     slots = [match for line in lines if (match := FORMATS.expressions["slots"].match(line.encode()))]
     if slots and len(slots) == len(lines):
-        return [Told(node=_text(m.group(1)), slots=int(m.group(2)), table=path) for m in slots if int(m.group(2))]
+        counted = [(_text(match.group(1)), int(match.group(2))) for match in slots]
+        if sum(count for _, count in counted) > _MOST:
+            return []
+        return [Told(node=node, slots=count, table=path) for node, count in counted if count]
     found: list[tuple[str, tuple[int, ...], bool]] = []
+    room = _MOST
     for line in lines:
         match = FORMATS.expressions["ranks_of_machine"].match(line.encode())
         if match is not None:
@@ -267,7 +281,9 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
             node, word, numbers = match.group(3), match.group(1), match.group(2)
         else:
             continue
-        found.append((_text(node), _numbers(numbers), bool(word) or "rank" in name.lower()))
+        ranks = _numbers(numbers, room)
+        room -= len(ranks)
+        found.append((_text(node), ranks, bool(word) or "rank" in name.lower()))
     listed = [rank for _, ranks, _ in found for rank in ranks]
     whole = part or sorted(listed) == list(range(len(listed)))
     if not found or 2 * len(found) < len(lines) or not whole or len({node for node, _, _ in found}) != len(found):
@@ -282,12 +298,12 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
     return [Told(node=node, ranks=ranks, table=path) for node, ranks, _ in found]
 
 
-def _numbers(text: bytes) -> tuple[int, ...]:
-    """Return the numbers of `0-3,8 9`."""
+def _numbers(text: bytes, most: int = _MOST) -> tuple[int, ...]:
+    """Return the numbers of `0-3,8 9`; none of more than so many."""
     found: list[int] = []
     for part in FORMATS.expressions["range"].finditer(text):
         first, last = int(part.group(1)), int(part.group(2) or part.group(1))
-        if not first <= last <= _MOST or last - first + len(found) > _MOST:
+        if not first <= last <= _MOST or last - first + len(found) >= most:
             return ()
         found += range(first, last + 1)
     return tuple(found)

@@ -1,6 +1,6 @@
-"""Where ranks run, as the files of a bundle tell: on which machine, as which process, in which pod, on which GPU.
+"""The machine, process, pod and GPU of each rank, as the files of a bundle tell.
 
-`place_statements` reads what they say. What two of them contradict each other about is not known.
+`place_statements` reads what they say. Where two of them contradict each other, nothing is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARENTS: Final = 4
 
 
 class Placement(msgspec.Struct, kw_only=True):
-    """Where the ranks of a bundle run, as far as its files tell and agree.
+    """The places of the ranks of a bundle, as far as its files tell and agree.
 
     Args:
         nodes: the machine of each rank.
@@ -76,7 +76,8 @@ class Placement(msgspec.Struct, kw_only=True):
             seen.add(pid)
             if (rank := self._of_process(node, pid, known)) is not None:
                 return rank
-            parents = {up for (host, child), up in self.parents.items() if child == pid and self._fits(host, node)}
+            hosts = (host for host in self._hosts(node) if (host, pid) in self.parents)
+            parents = {self.parents[host, pid] for host in hosts if self._fits(host, node)}
             if len(parents) != 1:
                 return None
             pid = parents.pop()
@@ -119,11 +120,13 @@ class Placement(msgspec.Struct, kw_only=True):
 
     def _of_process(self, node: str | None, pid: int, known: Collection[int]) -> int | None:
         found: set[int] = set()
-        for (host, number), rank in self.ranks.items():
-            if number == pid and (self._fits(host, node) or (not host and self._is_there(rank, node, known))):
+        for host in self._hosts(node):
+            rank = self.ranks.get((host, pid))
+            if rank is not None and (self._fits(host, node) or (not host and self._is_there(rank, node, known))):
                 found.add(rank)
-        for (host, number), local in self.locals.items() if not found else ():
-            if number == pid and self._fits(host, node):
+        for host in self._hosts(node) if not found else ():
+            local = self.locals.get((host, pid))
+            if local is not None and self._fits(host, node):
                 place = host or node or self._only
                 global_rank = self.rank_of_local(place, local, known)
                 found.add(-1 if global_rank is None else global_rank)
@@ -139,6 +142,10 @@ class Placement(msgspec.Struct, kw_only=True):
         if host and node:
             return host == short(node)
         return self._is_sole(host or node or "")
+
+    def _hosts(self, node: str | None) -> tuple[str, ...]:
+        """Return names under which a process of this machine may be known; no other one `_fits`."""
+        return ("", short(node)) if node else ("", self._only)[: 1 + bool(self._only)]
 
     @property
     def _only(self) -> str:
@@ -189,12 +196,10 @@ def settle(
     of_gpus: dict[tuple[str, str], set[int]] = {}
     pods: dict[str, set[int]] = {}
     pod_nodes: dict[str, set[str]] = {}
-    groups = _communicators(statements)
+    world_size = _communicator(statements)
     for one in statements:
         host = short(one.node)
-        if one.group and not groups:
-            continue
-        if one.group and one.group != max(groups):
+        if one.group and one.group != world_size:
             continue
         if one.rank is not None and one.node and not one.pod:
             spoken.setdefault(one.rank, set()).add(one.node)
@@ -243,18 +248,17 @@ def settle(
     )
 
 
-def _communicators(statements: Sequence[Told]) -> set[int]:
-    """Return the sizes of communicators, where the largest has every rank once: then it is that of all ranks."""
-    sizes = {one.group for one in statements if one.group}
-    if not sizes:
-        return set()
+def _communicator(statements: Sequence[Told]) -> int:
+    """Return the size of the largest communicator, if it has every rank once: then it is that of all ranks; else 0."""
+    largest = max((one.group for one in statements), default=0)
     holders: dict[int, set[tuple[str, int | None]]] = {}
+    known = 0
     for one in statements:
-        if one.group == max(sizes) and one.rank is not None:
+        if one.rank is not None and one.group == largest:
             holders.setdefault(one.rank, set()).add((one.node, one.pid))
-    known = max((one.rank for one in statements if one.rank is not None and not one.group), default=0)
-    unique = all(len(who) == 1 for who in holders.values())
-    return sizes if unique and known < max(sizes) else set()
+        elif one.rank is not None and not one.group:
+            known = max(known, one.rank)
+    return largest if known < largest and all(len(who) == 1 for who in holders.values()) else 0
 
 
 def _machines(statements: Sequence[Told]) -> tuple[dict[str, tuple[int, ...]], int]:
