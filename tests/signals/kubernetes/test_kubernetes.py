@@ -376,3 +376,14 @@ def test_events_of_a_described_pod_are_read_without_the_pod(make: Make) -> None:
     found = list(printed.read_table(make(rows, "kubernetes_table", layer="kubernetes"), CLOCK))
     told = [(r["log"]["attributes"]["k8s.event.reason"], r["log"]["attributes"]["k8s.event.count"]) for r in found]
     assert told == [("Evicted", 1), ("Killing", 2)]
+
+
+def test_lines_in_which_a_message_goes_on_are_read_up_to_a_length() -> None:
+    lines = [
+        (0, "5m  Warning  FailedMount  pod/w-0  mount failed"),
+        *((n, "Output: mount.nfs: x") for n in range(1, 9999)),
+    ]
+    found = list(printed._joined([*lines, (9999, "6m  Normal  Pulled  pod/w-0")]))
+    assert [offset for offset, _ in found] == [0, 9999]
+    assert found[0][1].startswith("5m  Warning  FailedMount  pod/w-0  mount failed Output: mount.nfs: x")
+    assert len(found[0][1]) < 2 * printed.MESSAGE

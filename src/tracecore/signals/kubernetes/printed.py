@@ -32,6 +32,8 @@ _DATED_TEXT = (
 )
 _DATED = re2.compile(_DATED_TEXT)
 BARE_DATED = re2.compile(_DATED_TEXT.encode())
+#: Characters of further lines that are read of one message.
+MESSAGE = 16 << 10
 #: What the kubelet adds to a mount that failed, each on its own line.
 _GOES_ON = re2.compile(r"^\s*(?:Mounting (?:command|arguments): |Output: |mount(?:\.\w+)?: )")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
@@ -462,17 +464,18 @@ def _events(
 
 
 def _joined(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Give each line together with those below it in which its message goes on."""
-    held: tuple[int, str] | None = None
+    """Give each line together with those below it in which its message goes on, up to a length."""
+    start, parts, room = 0, list[str](), 0
     for offset, line in lines:
-        if held is not None and _GOES_ON.match(line) is not None:
-            held = (held[0], f"{held[1].rstrip()} {line.strip()}")
+        if parts and _GOES_ON.match(line) is not None:
+            if (room := room - len(line)) > 0:
+                parts.append(line.strip())
             continue
-        if held is not None:
-            yield held
-        held = (offset, line)
-    if held is not None:
-        yield held
+        if parts:
+            yield start, " ".join(parts)
+        start, parts, room = offset, [line], MESSAGE
+    if parts:
+        yield start, " ".join(parts)
 
 
 def _number(text: str) -> int | None:
