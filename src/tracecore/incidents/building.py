@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import re2
 
 from tracecore.facts.network import STATES, LinkState, PortState
 from tracecore.facts.process import ExceptionRaised, ExitStatus
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.incidents.run import JobAttempt, JobRun
 
+#: Stands for a machine that a verdict does not know, in the commands of its advice.
+_UNKNOWN: Final = re2.compile(r"\bNODE\b")
 #: Looks at one port that are told.
 _CHANGES: Final = 4
 #: Failures in which a rank does not go on: what it wrote last is worth reading.
@@ -62,7 +65,7 @@ def incident_of(
     return Incident(
         status="diagnosed",
         headline=said.headline(),
-        advice=said.remediation(),
+        advice=_addressed(said.remediation(), suspects),
         root=root.emission,
         symptoms=[t.emission for t in symptoms],
         edges=sorted(used, key=lambda e: (e.effect, e.cause)),
@@ -84,6 +87,11 @@ def incident_of(
 
 def _last_lines(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[LastLines, ...]:
     return tuple(lines for rank in ranks[:3] if (lines := run.last_lines(rank, attempt)) is not None)
+
+
+def _addressed(advice: str, suspects: Suspects) -> str:
+    """Return advice whose commands name the machine, where only the incident knows it."""
+    return str(_UNKNOWN.sub(lambda _: suspects.nodes[0], advice)) if len(suspects.nodes) == 1 else advice
 
 
 def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:

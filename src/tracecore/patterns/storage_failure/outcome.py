@@ -175,6 +175,8 @@ class Outcomes:
         if retried:
             # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
             return self._reported_since(fact) and self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
+        if raised and self._steps.is_only_one_below(fact):
+            return False
         return self._reported_since(fact) and self._steps.go_on(fact, newest)
 
     def _cut_short(self, fact: StorageError) -> bool:
@@ -271,6 +273,11 @@ class ReportedSteps:
         own = fact.rank is not None or fact.pod is not None
         # A process that met the error and goes on has overcome it. An error that the kernel reports takes effect later.
         return self.follow(self.advances, fact, fact.end + (1 if own else SETTLED), newest)
+
+    def is_only_one_below(self, fact: Fact) -> bool:
+        """Whether all that is reported is one step below this error, in a log without times: of a log that begins with
+        the error, the bar that is drawn once more."""
+        return fact.approximate and len(self._advances) == 1 and _same_stream(self._advances[0], fact)
 
     def follow(self, steps: Related[Progress], fact: Fact, oldest: int, newest: int) -> bool:
         """Whether one of these steps came after the error: by its time, and in the same file by its place."""
