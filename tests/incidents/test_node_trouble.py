@@ -14,7 +14,7 @@ from tracecore.facts.host import HostEvent
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.storage import StorageError
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.node_trouble import EVENTS, MOST, NEAR, attach, notes, uncited
+from tracecore.incidents.node_trouble import EVENTS, MOST, NEAR, _hang_note, attach, notes, uncited
 from tracecore.incidents.run import JobAttempt, JobRun
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
@@ -189,3 +189,10 @@ def test_the_first_trouble_is_named_and_three_are_shown() -> None:
     assert "p11" in given.headline
     assert given.advice.startswith("Look first at the machine of n1: ")
     assert len(given.evidence) == 3
+
+
+def test_a_monitor_that_names_a_rank_of_seven_digits_costs_nothing() -> None:
+    hangs = [made(GpuCondition, condition="hang", rank=rank) for rank in (0, 9_999_999)]
+    assert _hang_note(hangs) == "A monitor reports a hang at 2 ranks, up to rank 9999999"
+    hangs = [made(GpuCondition, condition="hang", rank=rank) for rank in (0, 1, 2, 4, 5)]
+    assert _hang_note(hangs) == "A monitor reports a hang at 5 ranks, up to rank 5; only rank 3 reports none"

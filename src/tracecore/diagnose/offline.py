@@ -255,6 +255,8 @@ def _named(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
         if name and not name[:1].isdigit():
             names.setdefault(short(name), set()).add(name)
     chosen = {host: known.pop() for host, known in names.items() if len(known) == 1}
+    if not chosen:
+        return list(facts)
     # Two machines of two domains may share a short name.
     full: dict[str, set[str]] = {}
     for name in (*(fact.node for fact in facts), *chosen.values()):

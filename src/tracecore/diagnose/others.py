@@ -23,7 +23,10 @@ def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[F
         pod_nodes: machines of all pods that are listed; empty where no list has the pods of the run.
     """
     jobs = _jobs(facts)
-    nodes = {f.node for f in facts if isinstance(f, NodeReadiness) and f.node and pod_nodes and f.node not in pod_nodes}
+    looked = (fact.node for fact in facts if isinstance(fact, NodeReadiness)) if pod_nodes else ()
+    nodes = {node for node in looked if node and node not in pod_nodes}
+    if not jobs and not nodes:
+        return list(facts), []
     states = {fact.job: fact.state for fact in facts if isinstance(fact, SlurmState)}
     named = [f"{job} ({states[job]})" if job in states else job for job in sorted(jobs)]
     kept = [

@@ -1,9 +1,9 @@
 """A second look at a bundle in which no pattern found a cause.
 
-A log that has ended says more than the same lines of a live one: its last complaint was not overcome, gradients that
-are not finite stayed so, a single rank whose watchdog gave up is all that was kept of a hang, an Xid that programs
-cause was followed by no step, and a process that trains and of which the kernel says that it crashed is the one that
-wrote the log. Only an offline diagnosis knows that nothing follows, so only it looks so.
+A log that has ended says more than the same lines of a live one. Its last complaint was not overcome, and its last line
+may say that all went well. Gradients that are not finite stayed so. A single rank whose watchdog gave up is all that
+was kept of a hang. No step followed an Xid that programs cause. A process that trains and of which the kernel says that
+it crashed is the one that wrote the log. Only an offline diagnosis knows that nothing follows, so only it looks so.
 """
 
 from __future__ import annotations

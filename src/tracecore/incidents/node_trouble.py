@@ -39,8 +39,6 @@ FAULTS: Final = frozenset({"segfault", "gpf", "invalid_opcode"})
 #: So many are said; then how many more there are.
 MOST: Final = 12
 SECOND: Final = 1_000_000_000
-#: Xids of NVLinks.
-LINKS: Final = frozenset({74, *range(144, 151)})
 #: Trouble this long before a run began, or after it ended, is not told beside it.
 NEAR: Final = 3600 * SECOND
 #: The state of a port over which traffic goes.
@@ -129,7 +127,8 @@ def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | No
         return None if _is_up(fact) or getattr(fact, "process", None) is not None else _port(fact)[1:]
     if isinstance(fact, Xid):
         # Errors of links that are not fatal end no process by themselves, and may be why something waits.
-        return (fact.code, fact.unit, fact.link) if fact.code in LINKS else None
+        known = xid_entry(fact.code)
+        return (fact.code, fact.unit, fact.link) if known is not None and known.fault == "link" else None
     if isinstance(fact, XidGauge):
         known = xid_entry(fact.code)
         return (fact.code,) if known is not None and known.hardware else None
@@ -169,10 +168,10 @@ def _hang_note(hangs: Sequence[Fact]) -> str | None:
     ranks = sorted({fact.rank for fact in hangs if fact.rank is not None})
     if len(ranks) < 2 or len(ranks) < len({fact.rank for fact in hangs}):
         return None
-    others = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     said = f"A monitor reports a hang at {len(ranks)} ranks, up to rank {ranks[-1]}"
-    if not others or len(others) * 4 > len(ranks):
+    if not 0 < 4 * (ranks[-1] + 1 - len(ranks)) <= len(ranks):
         return said
+    others = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     names = f"rank {others[0]} reports" if len(others) == 1 else f"ranks {', '.join(map(str, others))} report"
     return f"{said}; only {names} none"
 

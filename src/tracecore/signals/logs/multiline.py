@@ -53,8 +53,7 @@ _TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml")
 #: What lines begin with that frameworks put into one message.
 _MESSAGE = tuple(text.encode() for text in _TEXTS["message"])
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
-#: Ends of lines below which JAX's coordination service puts the number of each task that it misses.
-_LISTING = (b"task names:", b"heartbeats):")
+_LISTING = tuple(text.encode() for text in _TEXTS["listing"])
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
 _TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:\(\w+\))?(?:: |:?$)")
