@@ -119,10 +119,10 @@ def _shown(folder: Path) -> Diagnosis:
 
 
 def memory(name: str, times: int) -> float:
-    """Bytes that a diagnosis holds at most, by Python's own count; that is slow, so a quarter of the size is read."""
+    """Bytes that a diagnosis holds at most, by Python's own count."""
     make, size = DIMENSIONS[name]
     with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder), size * times // 4)
+        make(Path(folder), size * times)
         gc.collect()
         tracemalloc.start()
         try:
