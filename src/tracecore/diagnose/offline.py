@@ -18,6 +18,7 @@ from tracecore.diagnose import facts as reading
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
+from tracecore.facts.memory import OomKill
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.restarts import numbered
 from tracecore.incidents import node_trouble
@@ -118,7 +119,8 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    return _named(_placed(fold((*numbered(told), *measured, *recorded.facts))), bundle), counters
+    folded = fold((*numbered(told), *measured, *recorded.facts))
+    return _named(_placed(folded, bundle.placement.uids), bundle), counters
 
 
 def judge(
@@ -233,14 +235,18 @@ def _ranks(bundle: Bundle) -> set[int]:
     return {rank for rank in named if isinstance(rank, int)}
 
 
-def _placed(facts: Sequence[Fact]) -> list[Fact]:
-    """Give the exit status of a rank the pod in which that rank ran; a launcher's list of statuses does not name it."""
+def _placed(facts: Sequence[Fact], uids: Mapping[str, str]) -> list[Fact]:
+    """Give a process that the kernel killed in a pod the name of that pod, and the exit status of a rank the pod in
+    which that rank ran: a launcher's list of statuses does not name it.
+    """
     pods: dict[int, set[str]] = {}
     for fact in facts:
         if fact.pod and fact.rank is not None:
             pods.setdefault(fact.rank, set()).add(fact.pod)
     placed: list[Fact] = []
     for fact in facts:
+        if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:
+            fact = msgspec.structs.replace(fact, pod=uids.get(fact.pod_uid))
         known = pods.get(fact.rank, ()) if fact.rank is not None else ()
         if isinstance(fact, ExitStatus) and not fact.pod and not fact.job and len(known) == 1:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))

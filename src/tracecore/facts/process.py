@@ -48,6 +48,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         pid: the process, where the line names it.
         local_rank: rank on its host, where the rank is not known.
         lost_peer: it says that another process is gone, or could not be reached.
+        caught: its stack begins in a function of the program: whoever printed it had caught it.
     """
 
     kind: ClassVar[str] = "exception"
@@ -67,6 +68,14 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     pid: int | None = None
     local_rank: int | None = None
     lost_peer: bool = False
+    caught: bool = False
+
+    @property
+    def handled(self) -> tuple[object, ...] | None:
+        """What exceptions have in common that one process catches at one place; None for one that is not caught."""
+        if not self.caught or self.file is None:
+            return None
+        return self.source.path, self.rank, self.attempt, self.type, self.file, self.line
 
     def describe(self) -> str:
         where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""

@@ -18,6 +18,7 @@ from tracecore.signals.logs.multiline import announces
 MAX_CHARS = 262_144
 MAX_LINES = 5_000
 MAX_BLOCKS = 64
+MAX_FRAMES = 1000
 MESSAGE_LINES = 20
 MESSAGE_CHARS = 2048
 #: Longer lines are read anew each time.
@@ -72,6 +73,7 @@ class ParsedTraceback(NamedTuple):
         root_type: first raised exception, where it is another than the outermost.
         root_message: its message.
         origin: the rank in which it was raised, where another one tells of it (torch.distributed.checkpoint).
+        caught: the stack begins in a function of user code, not where a program, a thread or a library begins.
     """
 
     type: str
@@ -80,6 +82,7 @@ class ParsedTraceback(NamedTuple):
     root_type: str | None
     root_message: str | None
     origin: int | None = None
+    caught: bool = False
 
 
 class _Block:
@@ -130,7 +133,16 @@ def parse(text: str) -> ParsedTraceback | None:
         root_type=root.type if root is not outer else None,
         root_message=_message(root) if root is not outer else None,
         origin=next((b.origin for b in inner if b.origin is not None), None),
+        caught=not inner and len(text) < MAX_CHARS and _begins_in_a_function(outer),
     )
+
+
+def _begins_in_a_function(block: _Block) -> bool:
+    """Return whether the outermost frame is a function of user code, which only a handler's traceback has there."""
+    if not 0 < len(block.frames) < MAX_FRAMES:
+        return False
+    first = block.frames[0]
+    return first.function not in (None, "<module>") and user_code(first.file)
 
 
 def _chain(blocks: list[_Block], outer: _Block) -> list[_Block]:
@@ -217,7 +229,7 @@ def _read(block: _Block, line: str) -> None:
         if not block.frames and before.endswith("  "):
             block.prefix = before[:-2]
         block.frames.append(Frame(file, int(number), function))
-        del block.frames[:-1000]
+        del block.frames[:-MAX_FRAMES]
         return
     content = (
         line.removeprefix(block.prefix) if line.startswith(block.prefix) else line.removeprefix(block.prefix.rstrip())

@@ -203,6 +203,17 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         if isinstance(fact, Progress) and fact.pid is not None and fact.step is not None:
             own_steps.setdefault(fact.pid, []).append(fact)
     facts = [fact for fact in facts if not _was_printed(fact, own_steps)]
+    progress = max((fact.end for fact in facts if isinstance(fact, Progress)), default=0)
+    steps: dict[str, list[int]] = {}
+    for fact in facts:
+        if isinstance(fact, Progress) and fact.step is not None:
+            steps.setdefault(fact.source.path, []).append(fact.source.offset)
+    for offsets in steps.values():
+        offsets.sort()
+    # What a program caught at one place and got over before, it gets over.
+    raised = [fact for fact in facts if isinstance(fact, ExceptionRaised) and fact.handled is not None]
+    got_over = {fact.handled for fact in raised if not _stands(fact, progress, steps)}
+    facts = [fact for fact in facts if not (isinstance(fact, ExceptionRaised) and fact.handled in got_over)]
     names = sorted({fact.job for fact in facts if fact.job})
     # Facts that do not know their job are about the only one there is, else about one without a name.
     default = names[0] if len(names) == 1 else ""
@@ -227,13 +238,6 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         if len(names) <= 1:
             attempt.ranks.update(logs)
         _settle(attempt)
-    progress = max((attempt.progress for attempt in attempts.values()), default=0)
-    steps: dict[str, list[int]] = {}
-    for fact in facts:
-        if isinstance(fact, Progress) and fact.step is not None:
-            steps.setdefault(fact.source.path, []).append(fact.source.offset)
-    for offsets in steps.values():
-        offsets.sort()
     started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
     recovered = {fact.node: fact.end for fact in facts if isinstance(fact, AerRecovery) and fact.succeeded}
     trouble = [

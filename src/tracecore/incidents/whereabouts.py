@@ -112,8 +112,7 @@ def _of_pods(pods: Sequence[str], attempt: JobAttempt | None, run: JobRun) -> tu
     placed = attempt.places if attempt is not None else {}
     found: set[int] = set()
     for pod in pods:
-        rank = run.placement.rank_of_pod(pod.rpartition("/")[2], run.pods)
-        found |= placed.get(pod, set()) or ({rank} if rank is not None else set())
+        found |= placed.get(pod, set()) or set(run.placement.ranks_of_pod(pod.rpartition("/")[2], run.pods))
     return tuple(sorted(found))
 
 

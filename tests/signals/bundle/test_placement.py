@@ -194,15 +194,15 @@ def test_pods_by_the_logs_that_are_called_like_them(tmp_path: Path) -> None:
     (tmp_path / "worker-0.log").write_text(step)
     (tmp_path / "worker-5.log").write_text(step)
     found = discover([tmp_path]).placement
-    assert found.rank_of_pod("seg-worker-5", ["seg-worker-0", "seg-worker-5"]) == 5
-    assert found.rank_of_pod("seg-worker-5", ["ocr-worker-5", "seg-worker-5"]) is None
-    assert found.rank_of_pod("seg-worker-5", ["seg-master-0", "seg-worker-5"]) is None
-    assert found.rank_of_pod("seg-worker-6", ["seg-worker-6"]) is None
+    assert found.ranks_of_pod("seg-worker-5", ["seg-worker-0", "seg-worker-5"]) == (5,)
+    assert found.ranks_of_pod("seg-worker-5", ["ocr-worker-5", "seg-worker-5"]) == ()
+    assert found.ranks_of_pod("seg-worker-5", ["seg-master-0", "seg-worker-5"]) == ()
+    assert found.ranks_of_pod("seg-worker-6", ["seg-worker-6"]) == ()
 
 
 def test_pods_that_a_file_gives_a_rank(tmp_path: Path) -> None:
     found = placed(tmp_path, env__txt="ner-master-0 RANK=0\nner-worker-0 RANK=1\nWORLD_SIZE=2\n")
-    assert found.pods == {"ner-master-0": 0, "ner-worker-0": 1}
+    assert found.pods == {"ner-master-0": (0,), "ner-worker-0": (1,)}
 
 
 def test_machines_of_pods(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
         message = whole  # with its further lines, which often have the reason
     fields: dict[str, Any] = {}
     if parsed is not None:
+        fields["caught"] = parsed.caught
         if parsed.frame is not None:
             fields |= {"file": parsed.frame.file, "line": parsed.frame.line, "function": parsed.frame.function}
         if parsed.root_type is not None:

@@ -77,6 +77,7 @@ class Scene(Aftermath):
     def __init__(self, window: Window, facts: ProcessFacts, memory: int, grace: int) -> None:
         super().__init__(window, facts, memory, grace)
         self.stops = window.of(PlannedStop)
+        self.exceptions = window.of(ExceptionRaised)
         self._watchdogs: dict[str, list[WatchdogReport]] | None = None
 
     # Each of these costs one look at all facts of a kind, and only where it is asked for.
@@ -194,7 +195,20 @@ class Scene(Aftermath):
         peers = kind in COLLECTIVE or _hold(self.facts.peer_lines, fact) or self._gave_up_joining(fact, kind)
         if peers and not _hold(self.facts.own_lines, fact) and not self._asked_alone(fact):
             return False
-        return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
+        if self._ended(fact):
+            return False
+        return self.confirmed(fact) is not None or not (self.survived(fact) or self._got_over(fact))
+
+    def _got_over(self, fact: ExceptionRaised) -> bool:
+        """Whether the program catches this exception, and went on when it did so before."""
+        alike = self._handled.get(fact.handled, ()) if fact.handled is not None else ()
+        return any(
+            other.time <= fact.time and other is not fact and self.survived(other) for other in alike[:LOOKED_AT]
+        )
+
+    @cached_property
+    def _handled(self) -> dict[tuple[object, ...] | None, list[ExceptionRaised]]:
+        return grouped(self.exceptions, attrgetter("handled"))
 
     def _gave_up_joining(self, fact: ExceptionRaised, kind: str) -> bool:
         """Whether a runtime raises, with its status alone, what it said of the rendezvous in the lines just above."""

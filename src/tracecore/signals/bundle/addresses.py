@@ -29,7 +29,7 @@ def said(stream: Stream, head: bytes, name: str) -> list[tuple[str, str]]:
         name: of the file.
     """
     found: list[tuple[str, str]] = []
-    if stream.format in ("kubernetes_nodes", "kubernetes_pods"):
+    if stream.format == "kubernetes_nodes":
         whole = Stream(path="", format=stream.format, layer=stream.layer, open=partial(io.BytesIO, head))
         found += printed.addresses(whole)
     elif stream.format == "kubernetes_describe" and b"InternalIP:" in head:

@@ -24,6 +24,7 @@ from tracecore.signals.bundle import (
     clocks,
     exports,
     identity,
+    layouts,
     machines,
     ordinals,
     pasted,
@@ -165,7 +166,12 @@ def discover(
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
     hosts: frozenset[str] = frozenset().union(*search.machines.values())
-    addresses.settle(search.streams, search.addresses, hosts)
+    pod_addresses = [
+        (str(identity["k8s.pod.ip"]), str(identity["k8s.node.name"]))
+        for identity in listed.values()
+        if "k8s.pod.ip" in identity and "k8s.node.name" in identity
+    ]
+    addresses.settle(search.streams, [*search.addresses, *pod_addresses], hosts)
     clock = settle_time(search.stamps)
     if search.places.left_out:
         search.skipped.append(
@@ -176,7 +182,7 @@ def discover(
         skipped=search.skipped,
         clock=clock,
         redact=redact,
-        placement=placement.settle(search.streams, search.places.told, search.told_ranks),
+        placement=placement.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings),
     )
 
 
@@ -198,6 +204,8 @@ class _Search:
         self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         self.places = place_statements.Statements()
+        #: Settings of launchers, each once.
+        self.settings: dict[layouts.Setting, None] = {}
         #: The folders of each file below what the user named, by its path.
         self.folders: dict[str, str] = {}
         self.count = 0
@@ -471,6 +479,8 @@ class _Search:
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
+        if complete or found.layer in ("stdout", "scheduler"):
+            self.settings |= dict.fromkeys(layouts.said(head))
         self.places.add(stream, place_statements.said(stream, head, tail, name, complete=complete))
         works = holds_work(found, head, tail)
         if found.layer == "stdout" or works:

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,7 +12,6 @@ import msgspec
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.machines import is_name
 from tracecore.signals.bundle.process_ranks import RANK
-from tracecore.signals.kubernetes import printed
 from tracecore.signals.stream import Stream
 
 #: Bytes at the beginning of a log in which processes say who they are, and of a table.
@@ -34,7 +31,7 @@ ROOM: Final = 1 << 19
 _KEYS: Final = {name: kind for kind, names in FORMATS.columns.items() for name in names}
 _NOBODY: Final = frozenset(FORMATS.names["nobody"])
 _GROUPS: Final = frozenset(FORMATS.names["groups_of_ranks"])
-_NUMBERS: Final = frozenset({"rank", "local", "pid", "parent"})
+_NUMBERS: Final = frozenset({"rank", "local", "pid", "parent", "number"})
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -45,6 +42,7 @@ class Told(msgspec.Struct, frozen=True):
         slots: how many ranks the machine has, the first machine the lowest.
         table: path of the table that this row is of; rows of one table stand or fall together.
         group: how many ranks the communicator has in which `rank` is the process's.
+        number: which of the machine's GPUs `gpu` is.
     """
 
     rank: int | None = None
@@ -58,6 +56,7 @@ class Told(msgspec.Struct, frozen=True):
     slots: int = 0
     table: str = ""
     group: int = 0
+    number: int | None = None
 
 
 class Statements:
@@ -95,10 +94,6 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["assigned"].findall(head)]
     if stream.format == "kubernetes_describe":
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["described_pod"].findall(head)]
-    if stream.format == "kubernetes_pods":
-        whole = Stream(path="", format=stream.format, layer=stream.layer, open=partial(io.BytesIO, head))
-        listed = ((name, node) for _, name, identity in printed.pods(whole) if (node := identity.get("k8s.node.name")))
-        return found + [Told(pod=name, node=str(node)) for name, node in listed]
     if complete and len(head) <= TABLE and stream.format in ("text", "nvidia_csv"):
         found += _of_table(head, name, stream.path)
     if stream.format == "nvidia_table":

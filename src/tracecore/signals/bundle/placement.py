@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tracecore.signals.bundle import layouts
+from tracecore.signals.bundle.layouts import Layout, Setting
 from tracecore.signals.bundle.place_statements import Told
 from tracecore.signals.bundle.process_ranks import ANY, RANK, Process
+from tracecore.signals.bundle.seats import Seat, joined
+from tracecore.signals.record import Attributes
 from tracecore.signals.stream import Stream
 
 K = TypeVar("K")
@@ -32,8 +36,10 @@ class Placement(msgspec.Struct, kw_only=True):
         parents: which process started another.
         gpus: the processes on each GPU, by machine and bus id.
         of_gpus: the rank on each GPU.
-        pods: the rank of each pod.
+        numbers: the number that each GPU has on its machine.
+        pods: the ranks of each pod.
         pod_nodes: the machine of each pod.
+        uids: the pod that has this uid, with its namespace.
         logs: the rank of each log that may be a pod's, by the name of its file.
         hosts: machines that files of the bundle are of.
     """
@@ -46,8 +52,10 @@ class Placement(msgspec.Struct, kw_only=True):
     parents: dict[Process, int] = {}
     gpus: dict[tuple[str, str], tuple[int, ...]] = {}
     of_gpus: dict[tuple[str, str], int] = {}
-    pods: dict[str, int] = {}
+    numbers: dict[tuple[str, str], int] = {}
+    pods: dict[str, tuple[int, ...]] = {}
     pod_nodes: dict[str, str] = {}
+    uids: dict[str, str] = {}
     logs: dict[str, int] = {}
     hosts: frozenset[str] = frozenset()
 
@@ -90,16 +98,29 @@ class Placement(msgspec.Struct, kw_only=True):
             if name == gpu and self._fits(host, node):
                 ranks = {self.rank_of_process(node, pid, known) for pid in pids}
                 found |= {rank for rank in ranks if rank is not None}
+        if not found and node is not None:
+            found = self._by_number(node, gpu, known)
         return found.pop() if len(found) == 1 else None
 
-    def rank_of_pod(self, pod: str, others: Collection[str]) -> int | None:
-        """Return the rank of a pod by its name, or by the log that is called like it.
+    def _by_number(self, node: str, gpu: str, known: Collection[int]) -> set[int]:
+        """Return the rank whose local rank is the GPU's number, where the machine has as many ranks as GPUs."""
+        gpus = {number for (host, _), number in self.numbers.items() if self._fits(host, node)}
+        mine = {number for (host, name), number in self.numbers.items() if name == gpu and self._fits(host, node)}
+        ranks = self.ranks_on(node, known)
+        return {ranks[number] for number in mine if gpus == set(range(len(ranks)))}
+
+    def ranks_of_pod(self, pod: str, others: Collection[str]) -> tuple[int, ...]:
+        """Return the ranks of a pod by its name, or by the log that is called like it.
 
         Args:
             others: names of all pods that are known.
         """
         if pod in self.pods:
             return self.pods[pod]
+        rank = self._of_log(pod, others)
+        return () if rank is None else (rank,)
+
+    def _of_log(self, pod: str, others: Collection[str]) -> int | None:
         leader = next((role for role in ("-master-", "-chief-") if any(role in name for name in others)), "")
         if "-worker-" in pod and leader and not any(leader.strip("-") in log for log in self.logs):
             return None  # workers are counted from 1 there, which only its own log would tell
@@ -165,87 +186,207 @@ def settle(
     streams: Sequence[Stream],
     told: Iterable[tuple[Stream, Told]],
     processes: Iterable[tuple[Process, int]] = (),
+    listed: Mapping[tuple[str, str], Attributes] = {},
+    settings: Iterable[Setting] = (),
 ) -> Placement:
     """Return what the statements of a bundle agree on.
 
     Args:
         processes: ranks that logs give to processes (`process_ranks.said`).
+        listed: what the cluster knows of each pod, by namespace and name.
+        settings: those of the launcher (`layouts.said`).
     """
-    renamed = next((stream.nodes for stream in streams if stream.nodes), {})
-    named = {
-        str(host) for stream in streams for key in ("host.name", "k8s.node.name") if (host := stream.resource.get(key))
-    }
-    statements = []
+    statements = list(_placed(streams, told, processes, listed))
+    pod_nodes = _pod_nodes(statements, listed)
+    machines, world = _machines(statements)
+    places = {pod: short(node) for pod, node in pod_nodes.items()}
+    seats = list(_seats(statements, pod_nodes, machines))
+    joined(seats, places)
+    if machines and not _follows(seats, machines):
+        # A list of hosts that the run did not follow.
+        machines, world = {}, 0
+        seats = list(_seats(statements, pod_nodes, machines))
+        joined(seats, places)
+    if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
+        machines, world = dict(layout.machines), sum(map(len, layout.machines.values()))
+        seats += _of_machines(machines, pod_nodes)
+        joined(seats, places)
+    if not machines:
+        machines, world = _whole(seats)
+    names = _names(streams, statements, pod_nodes)
+    pods: dict[str, set[int]] = {}
+    for (_, pod), identity in listed.items():
+        if isinstance(rank := identity.get(RANK), int):
+            pods.setdefault(pod, set()).add(rank)
+    for seat in seats:
+        if seat.pod and seat.rank is not None:
+            pods.setdefault(seat.pod, set()).add(seat.rank)
+    said_of_pods = frozenset(pods)
+    for stream in streams:
+        name, own = stream.resource.get("k8s.pod.name"), stream.resource.get(RANK)
+        if isinstance(name, str) and isinstance(own, int) and name not in said_of_pods:
+            pods.setdefault(name, set()).add(own)
+    of_machines = [seat for seat in seats if not seat.inside and seat.pid is not None]
+    return Placement(
+        nodes={rank: names.get(node, node) for rank, node in _certain(_by(seats, "rank", "node")).items()},
+        machines={short(node): mine for node, mine in machines.items()},
+        world=world,
+        ranks=_certain(_by_process((seat, seat.rank) for seat in of_machines)),
+        locals=_certain(_by_process((seat, seat.local) for seat in of_machines)),
+        parents=_certain(_by_process((Seat(node=short(one.node), pid=one.pid), one.parent) for one in statements)),
+        gpus={gpu: tuple(sorted(pids)) for gpu, pids in _by_gpu((seat, seat.pid) for seat in of_machines).items()},
+        of_gpus=_certain(_by_gpu((seat, seat.rank) for seat in seats)),
+        numbers=_certain(_by_gpu((Seat(node=short(one.node), gpu=one.gpu), one.number) for one in statements)),
+        pods={pod: tuple(sorted(ranks)) for pod, ranks in pods.items()},
+        pod_nodes=pod_nodes,
+        uids={
+            str(identity["k8s.pod.uid"]): f"{space}/{pod}" if space else pod
+            for (space, pod), identity in listed.items()
+            if "k8s.pod.uid" in identity
+        },
+        logs=_logs(streams),
+        hosts=frozenset(names),
+    )
+
+
+def _placed(
+    streams: Sequence[Stream],
+    told: Iterable[tuple[Stream, Told]],
+    processes: Iterable[tuple[Process, int]],
+    listed: Mapping[tuple[str, str], Attributes],
+) -> Iterator[Told]:
+    """Statements with the machine of the file that they stand in, and without those of lesser communicators."""
+    named: dict[str, set[str]] = {}
+    for (_, pod), identity in listed.items():
+        if isinstance(address := identity.get("k8s.pod.ip"), str):
+            named.setdefault(address, set()).add(pod)
+    # Pods of a machine's own network share its address.
+    renamed = _certain(named)
+    renamed |= {address: node for address, node in _known(streams).items() if address not in renamed}
+    yield from _of_files(told, renamed)
+    for (host, pid), rank in processes:
+        if host:
+            yield Told(rank=rank, pid=pid, node="" if host == ANY else renamed.get(host, host))
+
+
+def _known(streams: Iterable[Stream]) -> Mapping[str, str]:
+    """Return the names of machines by their addresses."""
+    return next((stream.nodes for stream in streams if stream.nodes), {})
+
+
+def _of_files(told: Iterable[tuple[Stream, Told]], renamed: Mapping[str, str]) -> Iterator[Told]:
+    found = []
     for stream, one in told:
-        node = one.node or str(stream.resource.get("host.name") or "")
+        node, pod = one.node or str(stream.resource.get("host.name") or ""), one.pod
         if one.pod and not one.node:
             node = ""
         elif "k8s.pod.name" in stream.resource and one.pid is not None:
-            continue  # a container counts its processes by itself
-        statements.append(msgspec.structs.replace(one, node=renamed.get(node, node)))
-    for (host, pid), rank in processes:
-        if host:
-            statements.append(Told(rank=rank, pid=pid, node="" if host == ANY else renamed.get(host, host)))
-    machines, world = _machines(statements)
-    placed: dict[int, set[str]] = {}
-    spoken: dict[int, set[str]] = {}
-    ranks: dict[Process, set[int]] = {}
-    locals_: dict[Process, set[int]] = {}
-    parents: dict[Process, set[int]] = {}
-    gpus: dict[tuple[str, str], set[int]] = {}
-    of_gpus: dict[tuple[str, str], set[int]] = {}
-    pods: dict[str, set[int]] = {}
-    pod_nodes: dict[str, set[str]] = {}
-    world_size = _communicator(statements)
+            # A container counts its processes by itself.
+            node, pod = "", str(stream.resource["k8s.pod.name"])
+        found.append(msgspec.structs.replace(one, node=renamed.get(node, node), pod=pod))
+    whole = _communicator(found)
+    yield from (one for one in found if not one.group or one.group == whole)
+
+
+def _pod_nodes(statements: Iterable[Told], listed: Mapping[tuple[str, str], Attributes]) -> dict[str, str]:
+    """Return the machine of each pod."""
+    found: dict[str, set[str]] = {}
+    for (_, pod), identity in listed.items():
+        if isinstance(node := identity.get("k8s.node.name"), str):
+            found.setdefault(pod, set()).add(node)
     for one in statements:
-        host = short(one.node)
-        if one.group and one.group != world_size:
+        if one.pod and one.node:
+            found.setdefault(one.pod.rpartition("/")[2], set()).add(one.node)
+    return _certain(found)
+
+
+def _seats(
+    statements: Iterable[Told], pod_nodes: Mapping[str, str], machines: Mapping[str, tuple[int, ...]]
+) -> Iterator[Seat]:
+    """Return what each statement says of one process; a host that is called like a pod is that pod."""
+    for one in statements:
+        if one.ranks or one.slots:
             continue
-        if one.rank is not None and one.node and not one.pod:
-            spoken.setdefault(one.rank, set()).add(one.node)
-        if one.pid is not None:
-            process = host, one.pid
-            for table, value in ((ranks, one.rank), (locals_, one.local), (parents, one.parent)):
-                if value is not None:
-                    table.setdefault(process, set()).add(value)
-            if one.gpu:
-                gpus.setdefault((host, one.gpu), set()).add(one.pid)
-        if one.gpu and one.rank is not None:
-            of_gpus.setdefault((host, one.gpu), set()).add(one.rank)
-        if one.pod:
-            name = one.pod.rpartition("/")[2]
-            if one.rank is not None:
-                pods.setdefault(name, set()).add(one.rank)
-            if one.node:
-                pod_nodes.setdefault(name, set()).add(one.node)
-    for node, mine in machines.items():
-        for rank in mine:
-            placed.setdefault(rank, set()).add(node)
-    if any({short(n) for n in nodes} != {short(n) for n in placed.get(rank, nodes)} for rank, nodes in spoken.items()):
-        # A list of hosts that the run did not follow.
-        machines, world, placed = {}, 0, {}
-    for rank, nodes in spoken.items():
-        placed[rank] = nodes
-    logs = _logs(streams)
-    said_of_pods = frozenset(pods)
-    for stream in streams:
-        pod, own = stream.resource.get("k8s.pod.name"), stream.resource.get(RANK)
-        if isinstance(pod, str) and isinstance(own, int) and pod not in said_of_pods:
-            pods.setdefault(pod, set()).add(own)
-    return Placement(
-        nodes={rank: only for rank, nodes in placed.items() if (only := _alike(nodes)) is not None},
-        machines={short(node): mine for node, mine in machines.items()},
-        world=world,
-        ranks=_certain(ranks),
-        locals=_certain(locals_),
-        parents=_certain(parents),
-        gpus={gpu: tuple(sorted(pids)) for gpu, pids in gpus.items()},
-        of_gpus=_certain(of_gpus),
-        pods=_certain(pods),
-        pod_nodes=_certain(pod_nodes),
-        logs=logs,
-        hosts=frozenset(map(short, {*named, *(one.node for one in statements if one.node and not one.pod)})),
-    )
+        pod = one.pod.rpartition("/")[2]
+        node = short(one.node)
+        if not pod and node in pod_nodes:
+            node, pod = "", node
+        yield Seat(rank=one.rank, local=one.local, node=node, pod=pod, pid=one.pid, inside=bool(pod), gpu=one.gpu)
+    yield from _of_machines(machines, pod_nodes)
+
+
+def _of_machines(machines: Mapping[str, tuple[int, ...]], pod_nodes: Mapping[str, str]) -> Iterator[Seat]:
+    for node, ranks in machines.items():
+        name = short(node)
+        node, pod = ("", name) if name in pod_nodes else (name, "")
+        yield from (Seat(rank=rank, local=local, node=node, pod=pod) for local, rank in enumerate(ranks))
+
+
+def _follows(seats: Iterable[Seat], machines: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether no statement places a rank on another machine than the table does."""
+    placed = {rank: short(node) for node, ranks in machines.items() for rank in ranks}
+    own = (seat for seat in seats if seat.rank in placed and (seat.node or seat.pod))
+    return all(placed[seat.rank] in (seat.node, seat.pod) for seat in own if seat.rank is not None)
+
+
+def _holds(layout: Layout, seats: Sequence[Seat]) -> bool:
+    """Whether ranks were placed as a launcher's settings have it, as far as anybody says."""
+    if not _follows(seats, layout.machines):
+        return False
+    first = next(iter(layout.machines.values()))
+    return layout.certain or any(seat.node and seat.rank is not None and seat.rank not in first for seat in seats)
+
+
+def _whole(seats: Iterable[Seat]) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Return the ranks of each machine where statements place every rank; {} where they leave one out."""
+    nodes = _certain(_by(seats, "rank", "node"))
+    if len(nodes) < 2 or sorted(nodes) != list(range(len(nodes))):
+        return {}, 0
+    locals_ = _certain(_by(seats, "rank", "local"))
+    machines: dict[str, list[int]] = {}
+    for rank, node in nodes.items():
+        machines.setdefault(node, []).append(rank)
+    return {
+        node: tuple(sorted(ranks, key=lambda rank: (locals_.get(rank, 0), rank))) for node, ranks in machines.items()
+    }, len(nodes)
+
+
+def _names(streams: Sequence[Stream], statements: Iterable[Told], pod_nodes: Mapping[str, str]) -> dict[str, str]:
+    """Return the longest name of each machine by its short one."""
+    found = {
+        str(host) for stream in streams for key in ("host.name", "k8s.node.name") if (host := stream.resource.get(key))
+    }
+    found |= {one.node for one in statements if one.node and not one.pod and short(one.node) not in pod_nodes}
+    names: dict[str, str] = {}
+    for host in sorted(found, key=lambda name: (len(name), name)):
+        names[short(host)] = host
+    return names
+
+
+def _by(seats: Iterable[Seat], key: str, value: str) -> dict[Any, set[Any]]:
+    """Return what seats say under one name, by another name."""
+    found: dict[Any, set[Any]] = {}
+    for seat in seats:
+        known, said = getattr(seat, key), getattr(seat, value)
+        if known not in ("", None) and said not in ("", None):
+            found.setdefault(known, set()).add(said)
+    return found
+
+
+def _by_process(said: Iterable[tuple[Seat, int | None]]) -> dict[Process, set[int]]:
+    found: dict[Process, set[int]] = {}
+    for seat, value in said:
+        if seat.pid is not None and value is not None:
+            found.setdefault((seat.node, seat.pid), set()).add(value)
+    return found
+
+
+def _by_gpu(said: Iterable[tuple[Seat, int | None]]) -> dict[tuple[str, str], set[int]]:
+    found: dict[tuple[str, str], set[int]] = {}
+    for seat, value in said:
+        if seat.gpu and value is not None:
+            found.setdefault((seat.node, seat.gpu), set()).add(value)
+    return found
 
 
 def _communicator(statements: Sequence[Told]) -> int:
@@ -293,8 +434,3 @@ def _logs(streams: Sequence[Stream]) -> dict[str, int]:
 
 def _certain(found: Mapping[K, Collection[V]]) -> dict[K, V]:
     return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
-
-
-def _alike(nodes: Collection[str]) -> str | None:
-    """Return the name of the one machine that these are, the longest; None where they are of several."""
-    return max(nodes, key=lambda node: (len(node), node)) if len(set(map(short, nodes))) == 1 else None

@@ -72,7 +72,7 @@ def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
         return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
     if not _speaks_of_local_ranks(head):
         return ()
-    place, each = _one_number("node_rank", head), _one_number("ranks_of_node", head)
+    place, each = _one_number(FORMATS.expressions["node_rank"], head), _one_number(FORMATS.launch["each"], head)
     if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
         return ()
     return tuple(range(place * each, place * each + each))
@@ -80,7 +80,7 @@ def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
 
 def on_several_machines(head: bytes) -> bool:
     """Return whether the launcher was told to use more than one machine."""
-    return _speaks_of_local_ranks(head) and (_one_number("nodes", head) or 0) > 1
+    return _speaks_of_local_ranks(head) and (_one_number(FORMATS.expressions["nodes"], head) or 0) > 1
 
 
 def _speaks_of_local_ranks(head: bytes) -> bool:
@@ -88,9 +88,9 @@ def _speaks_of_local_ranks(head: bytes) -> bool:
     return b"[default" in head or b"local_rank" in head or b"/1 " in head[:4096]
 
 
-def _one_number(name: str, head: bytes) -> int | None:
+def _one_number(setting: re2._Regexp, head: bytes) -> int | None:
     """Return the number that the settings of a launcher give; None where they give none, or several."""
-    found = {number for match in FORMATS.expressions[name].finditer(head) for number in match.groups() if number}
+    found = {number for match in setting.finditer(head) for number in match.groups() if number}
     return int(found.pop()) if len(found) == 1 else None
 
 

@@ -48,11 +48,11 @@ def _last_of_day(clocks: list[int]) -> int:
     return clocks[silence.index(max(silence))]
 
 
-def settle_pods(streams: list[Stream]) -> list[tuple[str, str]]:
+def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
     """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
 
     A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
-    Returns namespace and name of the pods that are listed.
+    Returns the identity of each pod that is listed, by namespace and name.
     """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
@@ -65,9 +65,11 @@ def settle_pods(streams: list[Stream]) -> list[tuple[str, str]]:
         except archive.ERRORS:
             continue  # it will be read, and fail, again where that is reported
     if not known:
-        return []
+        return {}
+    # A record of a pod's log need not say its address.
+    kept = {key: {name: said for name, said in own.items() if name != "k8s.pod.ip"} for key, own in known.items()}
     named: dict[str, list[Attributes]] = {}
-    for (_, name), identity in known.items():
+    for (_, name), identity in kept.items():
         named.setdefault(name, []).append(identity)
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
@@ -78,8 +80,8 @@ def settle_pods(streams: list[Stream]) -> list[tuple[str, str]]:
                 stream.resource |= found[0]
     for stream in logs:
         key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
-        stream.resource.update(known.get(key, {}))
-    return list(known)
+        stream.resource.update(kept.get(key, {}))
+    return known
 
 
 def _leads(pod: str, worker: str) -> bool:

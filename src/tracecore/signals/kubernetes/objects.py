@@ -146,8 +146,9 @@ def _items(documents: Iterator[object]) -> Iterator[Json]:
             if isinstance(items, list):
                 for item in items:
                     if isinstance(item, dict):
-                        # A typed list (`EventList`) leaves the kind out of its items.
-                        yield {"kind": kind.removesuffix("List") or "List", **item}
+                        # A typed list (`EventList`) leaves the kind out of its items; filters for pods do, too.
+                        of_pod = kind == "List" and "nodeName" in _dict(item.get("spec"))
+                        yield {"kind": "Pod" if of_pod else kind.removesuffix("List") or "List", **item}
             else:
                 yield entry
 
@@ -212,6 +213,7 @@ def pod_identity(item: Json) -> Attributes:
     _put(identity, "k8s.pod.name", _text(meta.get("name")))
     _put(identity, "k8s.pod.uid", _text(meta.get("uid")))
     _put(identity, "k8s.node.name", _text(spec.get("nodeName")))
+    _put(identity, "k8s.pod.ip", _text(_dict(item.get("status")).get("podIP")))
     for owner in _list(meta.get("ownerReferences")):
         if name := _OWNERS.get(_text(_dict(owner).get("kind"))):
             _put(identity, name, _text(_dict(owner).get("name")))

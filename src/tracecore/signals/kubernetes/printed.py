@@ -89,16 +89,15 @@ _ENDED = frozenset({"OOMKilled", "Error", "ContainerCannotRun", "StartError", "D
 
 
 def addresses(stream: Stream) -> Iterator[tuple[str, str]]:
-    """Return (address, node) of `kubectl get nodes -o wide`; of `get pods -o wide` addresses of pods there."""
+    """Return (address, node) of `kubectl get nodes -o wide`."""
     columns: list[tuple[str, int]] = []
     for _, line in _lines(stream):
-        if "INTERNAL-IP" in line or (" IP " in line and " NODE" in line):
+        if "INTERNAL-IP" in line:
             columns = _columns(line)
             continue
         row = _row(line, columns) if columns else {}
-        address, node = row.get("INTERNAL-IP") or row.get("IP", ""), row.get("NODE") or row.get("NAME", "")
-        if address[:1].isdigit() and node and node != "<none>":
-            yield address, node
+        if row.get("INTERNAL-IP", "")[:1].isdigit() and row.get("NAME"):
+            yield row["INTERNAL-IP"], row["NAME"]
 
 
 def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
@@ -112,6 +111,8 @@ def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
             identity["k8s.namespace.name"] = space
         if node != "<none>":
             identity["k8s.node.name"] = node
+        if row.get("IP", "")[:1].isdigit():
+            identity["k8s.pod.ip"] = row["IP"]
         yield space, name, identity
 
 

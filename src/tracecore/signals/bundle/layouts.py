@@ -1,0 +1,130 @@
+"""How a scheduler lays out the ranks of a job: the machines in their order, how many ranks each has, and whether ranks
+go through the machines in blocks or in turns.
+
+The settings may stand in several files: the machines in `scontrol show job`, the tasks of each in the script, how they
+are distributed in the environment of a process. Where a setting has two values, nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tracecore.signals.bundle.formats import FORMATS
+from tracecore.signals.scheduler import slurm
+
+#: Machines and ranks that a job is believed to have.
+_MOST: Final = 16_384
+#: Words without which a file has no such setting; looking for them costs less than the expressions.
+_SIGNS: Final = (b"SLURM_", b"NodeList=", b"ntasks", b"nproc", b"NPROC", b"distribution", b"world_size")
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting of a launcher: its name, one of `[launch]` in `formats.toml`, and the value as it stands there."""
+
+    name: str
+    value: str
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The ranks of each machine, in the order of local ranks.
+
+    Args:
+        certain: the scheduler itself starts the ranks. Other launchers may take the machines in another order, so that
+            somebody else has to say the same of a rank on any machine but the first.
+    """
+
+    machines: Mapping[str, tuple[int, ...]]
+    certain: bool
+
+
+def said(text: bytes) -> list[Setting]:
+    """Return the settings that a file has."""
+    if not any(sign in text for sign in _SIGNS):
+        return []
+    found: dict[Setting, None] = {}
+    for name, expression in FORMATS.launch.items():
+        for match in expression.finditer(text):
+            value = next((group for group in match.groups() if group), b"")
+            found.setdefault(Setting(name, value.decode("utf-8", "replace")))
+            if len(found) > _MOST:
+                return []
+    return list(found)
+
+
+def concluded(settings: Iterable[Setting]) -> Layout | None:
+    """Return the layout that these settings give; None where they give none, or contradict each other."""
+    values: dict[str, set[str]] = {}
+    for setting in settings:
+        values.setdefault(setting.name, set()).add(setting.value)
+    lists = {tuple(slurm.hosts(text)) for text in values.get("nodes", ())}
+    if len(lists) != 1 or not (nodes := lists.pop()) or len(set(nodes)) != len(nodes):
+        return None
+    tasks = _tasks(values, len(nodes))
+    ways = {_way(word) for word in values.get("distribution", ())}
+    if tasks is not None and max(tasks) > 1:
+        if len(ways) > 1 or None in ways:
+            return None
+        counts, certain = tasks, True
+    else:
+        # One task for each machine is a launcher, which starts the ranks.
+        each = _numbers(values.get("each", ())) or _shared(values.get("world", ()), len(nodes))
+        if len(each) != 1 or "cyclic" in ways:
+            return None
+        counts, certain = (each.pop(),) * len(nodes), len(nodes) == 1
+    if sum(counts) > _MOST:
+        return None
+    order = _in_turns(counts) if "cyclic" in ways else _in_blocks(counts)
+    return Layout(dict(zip(nodes, order, strict=True)), certain)
+
+
+def _tasks(values: Mapping[str, set[str]], nodes: int) -> tuple[int, ...] | None:
+    """Return the number of tasks of each machine; None where nothing tells, or not all say the same."""
+    said_of_each = {(number,) * nodes for number in _numbers(values.get("tasks", ()))}
+    listed = {_repeated(text) for text in values.get("tasks_of_each", ())}
+    found = said_of_each | {counts for counts in listed if len(counts) == nodes}
+    found = found or {(number,) * nodes for number in _shared(values.get("total", ()), nodes)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _numbers(words: Iterable[str]) -> set[int]:
+    return {int(word) for word in words if 0 < int(word) <= _MOST}
+
+
+def _shared(words: Iterable[str], nodes: int) -> set[int]:
+    """Return how many each machine has of so many in all."""
+    return {number // nodes for number in _numbers(words) if number % nodes == 0 and number >= nodes}
+
+
+def _repeated(text: str) -> tuple[int, ...]:
+    """Return the numbers of `4(x3),2`."""
+    found: list[int] = []
+    for number, times in FORMATS.expressions["repeated"].findall(text.encode()):
+        found += [int(number)] * min(int(times or 1), _MOST)
+    return tuple(found[:_MOST])
+
+
+def _way(word: str) -> str | None:
+    """Return how tasks are distributed over machines; None for ways that these rules do not know."""
+    word = word.partition(":")[0].partition(",")[0]
+    return word if word in ("block", "cyclic") else None
+
+
+def _in_blocks(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    first = 0
+    for count in counts:
+        yield tuple(range(first, first + count))
+        first += count
+
+
+def _in_turns(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    machines: list[list[int]] = [[] for _ in counts]
+    rank = 0
+    while rank < sum(counts):
+        for count, ranks in zip(counts, machines, strict=True):
+            if len(ranks) < count:
+                ranks.append(rank)
+                rank += 1
+    return map(tuple, machines)
