@@ -277,7 +277,9 @@ def test_a_kill_for_memory_is_unrelated_where_nothing_ties_it_to_the_job(
     kill: list[Fact], others: list[Footprint], given: dict[str, Any] | None, unrelated: bool
 ) -> None:
     oom = touch(*kill, name="host_oom", ranks=tuple(f.rank for f in kill if f.rank is not None))
-    found = set_aside.is_unrelated_kill(oom, [oom, *others], None if given is None else attempt(**given))
+    found = set_aside.is_unrelated_kill(
+        oom, [oom, *others], None if given is None else attempt(**given), JobRun(attempts={}, end=0)
+    )
     assert found == unrelated
 
 

@@ -14,7 +14,7 @@ import pytest
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import GpuDriverError, Sxid
-from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.kubernetes import NodeReadiness, PodEvicted
 from tracecore.facts.network import PortState
 from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.storage import StorageError
@@ -324,6 +324,17 @@ def deaths() -> Iterator[Case]:
         yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"signal": signal})
     for kind in ("a.SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError"):
         yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"exception__type": kind})
+    taken = "the program only noticed that its processes were ended there"
+    lost = NodeReadiness(time=T0 + 11 * SECOND, source=place("train.log", 9), ready=False, reason="NodeDead")
+    told = seen(10, path="train.log", line=7)
+    for reason, why in (("time_limit", taken), ("cancelled", taken), ("preempted", taken), ("sigterm", None)):
+        by = {"cause_fields": {"reason": reason}}
+        yield from pairs(stop, ("host_lost",), why, (told,), (lost,), **by)
+    limit = {"cause_fields": {"reason": "time_limit"}}
+    later = seen(12 + LATE, path="train.log", line=7)
+    yield from pairs(stop, ("host_lost",), None, (later,), (lost,), **limit)
+    of_cluster = msgspec.structs.replace(lost, source=place("events.txt", 9))
+    yield from pairs(stop, ("host_lost",), None, (told,), (of_cluster,), **limit)
     for own in ({"signal": "SIGSEGV"}, {"exception__type": "KeyError"}):
         yield from pairs(stop, crash, None, (about(10),), (about(11),), effect_fields=own)
 
@@ -469,6 +480,14 @@ def machines() -> Iterator[Case]:
     dead = tuple(name for name in MACHINE if name not in ("gpu_fault", "hbm_ecc"))
     for both in ({"node": "n1"}, {"gpu": "0000:3b:00.0"}, {"pod": "ml/a"}):
         yield from pairs(dead, ("worker_crash",), under, (about(10, **both),), (about(11, **both),))
+
+    noticed = "the machine under it was lost, and others only noticed that it is gone"
+    machine, is_gone = ("host_lost",), {"effect_fields": {"tracecore__launcher": "jax"}}
+    yield from pairs(machine, ("worker_crash",), noticed, (about(10, node="n1"),), (about(20, rank=6),), **is_gone)
+    yield from pairs(machine, ("worker_crash",), None, (about(10, node="n1"),), (about(20, rank=6),))
+    yield from pairs(machine, ("worker_crash",), None, (about(10, node="n1"),), (about(20, node="n2"),), **is_gone)
+    late = (about(20 + LATE, node="n1"),)
+    yield from pairs(machine, ("worker_crash",), None, late, (about(20, rank=6),), **is_gone)
 
     lost = "one rank failed first, and the others lost their connections to it"
     first = tuple(name for name in FATAL if name != "worker_crash")

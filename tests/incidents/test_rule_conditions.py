@@ -80,6 +80,9 @@ def test_records_are_shared_where_their_bytes_overlap(
         (touch(), touch(signal="SIGKILL"), True), (touch(), touch(), False),
         (touch(), touch(tracecore__process__signal="SIGSEGV"), True),
         (touch(seen(1, pid=7)), touch(seen(2, pid=7)), True), (touch(seen(1, pid=7)), touch(seen(2, pid=8)), False),
+        (touch(seen(1, node="a")), touch(seen(2, node="a"), name="worker_crash", tracecore__launcher="ray"), True),
+        (touch(seen(1, node="a")), touch(seen(2, node="b"), name="worker_crash", tracecore__launcher="ray"), False),
+        (touch(seen(1, node="a")), touch(seen(2, node="a"), name="worker_crash"), False),
     ],
 )  # fmt: skip
 def test_a_kill_is_known_by_its_signal_or_process(cause: Footprint, effect: Footprint, holds: bool) -> None:

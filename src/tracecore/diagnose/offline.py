@@ -19,8 +19,9 @@ from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.memory import OomKill
-from tracecore.facts.process import ExitStatus
+from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.restarts import numbered
+from tracecore.facts.training import CheckpointPhase, Progress
 from tracecore.incidents import node_trouble
 from tracecore.incidents.conclusion import Conclusion, conclude
 from tracecore.incidents.coverage import PART
@@ -29,7 +30,7 @@ from tracecore.incidents.excerpt import quoted
 from tracecore.incidents.insufficient import awaited
 from tracecore.patterns import catalogue
 from tracecore.signals.bundle.discovery import Bundle, discover
-from tracecore.signals.bundle.placement import short
+from tracecore.signals.bundle.placement import Placement, short
 from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
 
 #: Layers whose facts name machines as the cluster does.
 _CLUSTER: Final = ("kubernetes", "scheduler")
+#: What a program says all the time, and not where something goes wrong.
+_COURSE: Final = (Progress, CheckpointPhase)
+#: After a pause of so many nanoseconds a line without a time is not believed to be of the time before it.
+LONG: Final = 300 * 1_000_000_000
+#: Bytes of a log within which complaints and the next time belong together.
+_BESIDE: Final = 1 << 16
 #: What is assumed of somebody who waited.
 PATIENCE: Final = 600 * 1_000_000_000
 
@@ -119,8 +126,8 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    folded = fold((*numbered(told), *measured, *recorded.facts))
-    return _named(_placed(folded, bundle.placement.uids), bundle), counters
+    folded = fold((*numbered(_dated(told)), *measured, *recorded.facts))
+    return _named(_placed(folded, bundle.placement), bundle), counters
 
 
 def judge(
@@ -235,18 +242,38 @@ def _ranks(bundle: Bundle) -> set[int]:
     return {rank for rank in named if isinstance(rank, int)}
 
 
-def _placed(facts: Sequence[Fact], uids: Mapping[str, str]) -> list[Fact]:
-    """Give a process that the kernel killed in a pod the name of that pod, and the exit status of a rank the pod in
-    which that rank ran: a launcher's list of statuses does not name it.
+def _dated(facts: Sequence[Fact]) -> list[Fact]:
+    """Give statements without a time that of the next line with one, where the line before them is from long ago.
+
+    Where only the launcher's lines have times, the first is from the start of the job, and the next from its end.
+    """
+    found: list[Fact] = []
+    following: dict[str, tuple[int, int]] = {}
+    for fact in sorted(facts, key=lambda fact: (fact.source.offset, fact.time), reverse=True):
+        offset, time = following.get(fact.source.path, (0, 0))
+        if not fact.approximate:
+            following[fact.source.path] = fact.source.offset, fact.time
+        elif not isinstance(fact, _COURSE) and time - fact.end > LONG and offset - fact.source.offset < _BESIDE:
+            fact = msgspec.structs.replace(fact, time=time)
+        found.append(fact)
+    return found
+
+
+def _placed(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
+    """Give facts the pod or rank of their process, as other files tell: of one that the kernel killed by the uid of its
+    pod, of one that a launcher knows by its machine and number, and of an exit status by its rank.
     """
     pods: dict[int, set[str]] = {}
     for fact in facts:
         if fact.pod and fact.rank is not None:
             pods.setdefault(fact.rank, set()).add(fact.pod)
+    ranks = {fact.rank for fact in facts if fact.rank is not None}
     placed: list[Fact] = []
     for fact in facts:
         if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:
-            fact = msgspec.structs.replace(fact, pod=uids.get(fact.pod_uid))
+            fact = msgspec.structs.replace(fact, pod=placement.uids.get(fact.pod_uid))
+        if isinstance(fact, LauncherFailure) and fact.rank is None and fact.pid is not None and fact.node:
+            fact = msgspec.structs.replace(fact, rank=placement.rank_of_process(fact.node, fact.pid, ranks))
         known = pods.get(fact.rank, ()) if fact.rank is not None else ()
         if isinstance(fact, ExitStatus) and not fact.pod and not fact.job and len(known) == 1:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))

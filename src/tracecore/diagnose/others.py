@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import NodeReadiness
+from tracecore.facts.memory import OomKill
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,20 +23,35 @@ def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[F
     Args:
         pod_nodes: machines of all pods that are listed; empty where no list has the pods of the run.
     """
+    facts, killed = _without_kills_of_others(facts)
     jobs = _jobs(facts)
     looked = (fact.node for fact in facts if isinstance(fact, NodeReadiness)) if pod_nodes else ()
     nodes = {node for node in looked if node and node not in pod_nodes}
     if not jobs and not nodes:
-        return list(facts), []
+        return list(facts), killed
     states = {fact.job: fact.state for fact in facts if isinstance(fact, SlurmState)}
     named = [f"{job} ({states[job]})" if job in states else job for job in sorted(jobs)]
     kept = [
         fact for fact in facts if fact.job not in jobs and not (isinstance(fact, NodeReadiness) and fact.node in nodes)
     ]
-    notes = [f"The scheduler also lists jobs whose output is not here: {_listed(named)}"] if jobs else []
+    notes = killed
+    notes += [f"The scheduler also lists jobs whose output is not here: {_listed(named)}"] if jobs else []
     if nodes:
         notes.append(f"Not ready, and none of the listed pods runs there: {_listed(sorted(nodes))}")
     return kept, notes
+
+
+def _without_kills_of_others(facts: Sequence[Fact]) -> tuple[Sequence[Fact], list[str]]:
+    """Return the facts without processes that were killed for memory in cgroups of jobs whose output is not here."""
+    written = {fact.job for fact in facts if fact.job and fact.layer == "stdout"}
+    others = [
+        fact for fact in facts if isinstance(fact, OomKill) and fact.slurm is not None and fact.slurm[0] not in written
+    ]
+    if not written or not others:
+        return facts, []
+    gone = set(map(id, others))
+    notes = [f"Of another job: {fact.describe()}" for fact in others[:NAMED]]
+    return [fact for fact in facts if id(fact) not in gone], notes
 
 
 def _jobs(facts: Sequence[Fact]) -> set[str]:

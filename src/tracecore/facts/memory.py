@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import re2
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence, size
+
+#: Slurm's cgroups, of a job, and of one of its tasks on a machine.
+_SLURM: Final = re2.compile(r"/job_(\d{1,12})(?:/.*?/task_(\d{1,5}))?(?:/|$)")
 
 
 class CudaOom(Fact, frozen=True, kw_only=True):
@@ -106,6 +111,12 @@ class OomKill(Fact, frozen=True, kw_only=True):
     limit_kb: int | None = None
     invoked_by: str | None = None
     pod_uid: str | None = None
+
+    @property
+    def slurm(self) -> tuple[str, int | None] | None:
+        """The job of Slurm whose cgroup it is, and which of its tasks on this machine."""
+        match = _SLURM.search(self.cgroup) if self.cgroup else None
+        return (match.group(1), int(match.group(2)) if match.group(2) else None) if match else None
 
     def describe(self) -> str:
         pid = f" (pid {self.victim_pid})" if self.victim_pid is not None else ""

@@ -191,7 +191,9 @@ def _attempt(
             )
         ]
         touches = _without(touches, survived)
-        unrelated = [t for t in touches if t.name == "host_oom" and set_aside.is_unrelated_kill(t, touches, attempt)]
+        unrelated = [
+            t for t in touches if t.name == "host_oom" and set_aside.is_unrelated_kill(t, touches, attempt, run)
+        ]
         touches = _without(touches, unrelated)
         notes += [f"Also, and nothing ties it to a rank: {t.verdict.headline()}" for t in unrelated]
         how = "the run finished" if ended else "the run went on"

@@ -150,6 +150,19 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
     )
 
 
+def _named_by_ranks(
+    root: Footprint, suspects: Suspects, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun
+) -> tuple[int, ...]:
+    """Return the ranks of the machine that failed by its ranks' own words, or by those of the ranks that waited."""
+    failed = {rank for t in symptoms if t.name == "worker_crash" for rank in t.suspects.ranks}
+    if root.name in whereabouts.OF_STORAGE:
+        awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+        there = whereabouts.ranks_among(awaited, suspects.nodes, attempt, run)
+        if there and not whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run):
+            return tuple(sorted(awaited))
+    return whereabouts.ranks_among(failed, suspects.nodes, attempt, run)
+
+
 def _suspects(
     root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun
 ) -> Suspects:
@@ -164,7 +177,18 @@ def _suspects(
                 ranks = t.suspects.ranks
                 break
     ranks = ranks or whereabouts.ranks_of(root, suspects, attempt, run)
+    ranks = ranks or _named_by_ranks(root, suspects, symptoms, attempt, run)
     ranks = ranks or whereabouts.ranks_at(root, suspects, attempt, run)
+    if root.name == "storage_failure" and suspects.nodes and not root.ranks:
+        # A rank of that machine that waits for the others has got over it.
+        waiting = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.fields.get("hanging_ranks") or ()}
+        ranks = tuple(rank for rank in ranks if rank not in waiting)
+    if not ranks and root.name == "nccl_bootstrap":
+        size, count = (root.fields.get(name) for name in ("cohort_size", "failed_rank_count"))
+        ranks = whereabouts.missing(size, count, attempt, run)
+    if not ranks and root.name == "host_lost":
+        # Somebody noticed that a process is not there any more, and nothing else says who ran on the machine.
+        ranks = next((t.suspects.ranks for t in symptoms if rule_conditions.gone(t)), ())
     if root.name == "planned_stop":
         ranks = ()
     # An exception has one only where its launcher was told of several machines.

@@ -217,6 +217,13 @@ RULES: Final[tuple[Rule, ...]] = (
         test=lambda cause, effect: effect.name != "worker_crash" or when.asked(cause, effect),
     ),
     Rule(
+        causes=("planned_stop",),
+        effects=("host_lost",),
+        bonds=("job",),
+        reason="the program only noticed that its processes were ended there",
+        test=when.noticed_by_program,
+    ),
+    Rule(
         causes=("worker_crash",),
         effects=("dataloader_hang",),
         bonds=("rank",),
@@ -340,6 +347,13 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash", "cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure", "pod_evicted"),
         bonds=("node", "gpu", "pod"),
         reason="the machine under it had failed",
+    ),
+    Rule(
+        causes=("host_lost",),
+        effects=("worker_crash",),
+        bonds=("node?",),
+        reason="the machine under it was lost, and others only noticed that it is gone",
+        test=lambda cause, effect: when.gone(effect),
     ),
     Rule(
         causes=NAMED,

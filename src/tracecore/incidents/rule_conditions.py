@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.gpu import GpuDriverError, Sxid
-from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.kubernetes import NodeReadiness, PodEvicted
 from tracecore.facts.process import ExceptionRaised
 from tracecore.incidents.footprint import share
 
@@ -23,8 +23,9 @@ UNTIMED: Final = 120 * SECOND
 
 
 def killed(cause: Footprint, effect: Footprint) -> bool:
-    """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
-    return bool(died_of(effect)) or bool(cause.pids & effect.pids)
+    """The crash is a kill, not an exception of the program's own: by signal, a DataLoader worker's, or noticed only."""
+    noticed = gone(effect) and not cause.nodes.isdisjoint(effect.nodes)
+    return bool(died_of(effect)) or bool(cause.pids & effect.pids) or noticed
 
 
 def asked(cause: Footprint, effect: Footprint) -> bool:
@@ -40,6 +41,13 @@ def asked(cause: Footprint, effect: Footprint) -> bool:
 def gone(touch: Footprint) -> bool:
     """Somebody only noticed that a process is not there any more."""
     return touch.name == "worker_crash" and "tracecore.launcher" in touch.fields
+
+
+def noticed_by_program(stop: Footprint, lost: Footprint) -> bool:
+    """Whether only the program's own log says that a machine is gone, of which a scheduler had ended the processes."""
+    paths = {path for path, _, _ in stop.places}
+    own = all(isinstance(fact, NodeReadiness) and fact.source.path in paths for fact in lost.evidence)
+    return own and stop.fields.get("reason") in ("time_limit", "cancelled", "preempted")
 
 
 def taken_away(stop: Footprint) -> bool:
@@ -261,4 +269,4 @@ def same_death(cause: Footprint, crash: Footprint) -> bool:
             or "CUDA error" in str(crash.fields.get("exception.message"))
             or "CUDA" in str(crash.fields.get("exception.type"))
         )
-    return cause.name == "host_oom" and not cause.ranks and died_of(crash) == "SIGKILL"
+    return cause.name == "host_oom" and not cause.ranks and (died_of(crash) == "SIGKILL" or gone(crash))

@@ -14,7 +14,14 @@ from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import HostEvent, SlurmState
-from tracecore.facts.kubernetes import REFUSED, ContainerStarted, ContainerTerminated, PodEvicted, WorkloadEvent
+from tracecore.facts.kubernetes import (
+    REFUSED,
+    CniEvent,
+    ContainerStarted,
+    ContainerTerminated,
+    PodEvicted,
+    WorkloadEvent,
+)
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
@@ -156,6 +163,7 @@ class JobRun(msgspec.Struct, kw_only=True):
         trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
         transport: what was measured of the links, ports and connections between ranks, oldest first.
         damaged: reports of processes that the kernel ended for damaged memory, oldest first.
+        waiting_pods: pods that got no network.
         machine: the only one whose kubelet refuses a pod, which it does where a GPU failed.
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
@@ -169,6 +177,7 @@ class JobRun(msgspec.Struct, kw_only=True):
     machine: str | None = None
     placement: Placement = msgspec.field(default_factory=Placement)
     pod_nodes: dict[str, str] = msgspec.field(default_factory=dict)
+    waiting_pods: set[str] = msgspec.field(default_factory=set)
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -262,6 +271,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         hung=hung[:_TROUBLE],
         placement=placement,
         pod_nodes=_pod_nodes(facts, placement),
+        waiting_pods={fact.pod for fact in facts if isinstance(fact, CniEvent) and fact.pod},
         machine=machines.pop() if len(machines) == 1 else None,
     )
 

@@ -134,7 +134,7 @@ def _is_row(fact: Fact) -> bool:
     return isinstance(fact, NodeReadiness) and fact.approximate and fact.reason in (None, SLURM_DOWN)
 
 
-def is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
+def is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> bool:
     """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
 
     The job's own processes would be told of: by rank, by process id, by their pod, or by a death of SIGKILL. Where
@@ -146,6 +146,8 @@ def is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAt
     if t.ranks or any(fact.job for fact in t.evidence) or not all(map(_is_of_node, t.evidence)):
         return False
     if any(t.pids & o.pids for o in others) or any(pod in attempt.places for pod in t.pods):
+        return False
+    if any(run.placement.ranks_of_pod(pod.rpartition("/")[2], run.pods) for pod in t.pods):
         return False
     deaths = [*attempt.ended.values(), *attempt.bad]
     killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.host import HostEvent
+from tracecore.facts.memory import OomKill
 from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 _PIDS: Final = ("pid", "victim_pid")
 #: What hits every process of a machine.
 _WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
+#: What ranks that read or write on a machine wait for.
+OF_STORAGE: Final = frozenset({"storage_failure", "checkpointer_hang", "dataloader_hang"})
 #: What the program does wrong, most often.
 _OF_PROGRAM: Final = frozenset({"worker_crash", "gpu_app_fault", "training_divergence", "collective_mismatch"})
+#: Ranks of a job of which the missing ones are named.
+_MOST: Final = 16_384
 #: Names that every machine has for itself.
 _HERE: Final = frozenset({"localhost", "127.0.0.1"})
 #: A task that hangs this long before or after storage stopped answering waits for it, nanoseconds.
@@ -73,6 +78,39 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
     return tuple(sorted(ranks)) if len(ranks) == 1 or not (suspects.gpus and suspects.nodes) else ()
 
 
+def ranks_among(ranks: Iterable[int], nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
+    """Return those of these ranks that run on one of these machines."""
+    names = set(map(short, nodes))
+    placed = _placed(ranks, attempt, run)
+    return tuple(sorted(rank for rank, node in placed.items() if short(node) in names))
+
+
+def are_elsewhere(ranks: Iterable[int], nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> bool:
+    """Whether one of these ranks runs on none of these machines, as far as that is known."""
+    names = set(map(short, nodes))
+    return any(short(node) not in names for node in _placed(ranks, attempt, run).values())
+
+
+def _placed(ranks: Iterable[int], attempt: JobAttempt | None, run: JobRun) -> dict[int, str]:
+    """Return the machine of each of these ranks that is known."""
+    known: AbstractSet[int] = attempt.ranks if attempt is not None else frozenset()
+    places = {} if len(run.jobs()) > 1 else {rank: run.placement.node_of(rank, known) for rank in ranks}
+    return {rank: node for rank, node in places.items() if node is not None}
+
+
+def missing(size: object, count: object, attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
+    """Return the ranks that never joined, where so many of so many did not: those that nobody heard of, or those of the
+    pods whose containers never began.
+    """
+    if attempt is None or not isinstance(size, int) or not isinstance(count, int) or not 0 < count < size <= _MOST:
+        return ()
+    silent = set(range(size)) - attempt.ranks
+    if len(silent) == count:
+        return tuple(sorted(silent))
+    waiting = set(_of_pods(sorted(run.waiting_pods), attempt, run))
+    return tuple(sorted(waiting)) if len(waiting) == count else ()
+
+
 def nodes_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
     """Return the machines of these ranks, where all of them are known.
 
@@ -80,7 +118,8 @@ def nodes_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, 
     """
     if attempt is None or len(run.jobs()) > 1 or not ranks:
         return ()
-    machines = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes)}
+    placed = run.placement.nodes.values()
+    machines = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes, *placed)}
     if root.name in _OF_PROGRAM and len(machines - _HERE) < 2:
         return ()
     found: set[str] = set()
@@ -122,6 +161,9 @@ def _of_processes(facts: Iterable[Fact], known: AbstractSet[int], run: JobRun) -
     for fact in facts:
         pid = next((pid for name in _PIDS if isinstance(pid := getattr(fact, name, None), int)), None)
         rank = run.placement.rank_of_process(fact.node, pid, known) if pid is not None else None
+        if rank is None and isinstance(fact, OomKill) and fact.slurm is not None and fact.node:
+            local = fact.slurm[1]
+            rank = run.placement.rank_of_local(fact.node, local, known) if local is not None else None
         if rank is not None:
             found.add(rank)
     return tuple(sorted(found))

@@ -26,6 +26,7 @@ from tracecore.facts.process import (
     signal_name,
 )
 from tracecore.facts.stop import PlannedStop
+from tracecore.patterns.config import SECOND
 from tracecore.patterns.related import Related
 from tracecore.patterns.timeline import Others, Timeline, grouped
 from tracecore.patterns.worker_crash.aftermath import Aftermath
@@ -357,7 +358,8 @@ class Scene(Aftermath):
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        latest = fact.time + self.memory if within else fact.end
+        # Launchers tell times without fractions of a second.
+        latest = fact.time + self.memory if within else fact.end + SECOND
         return _any(self.facts.lost, rank, fact.time - self.memory, latest)
 
     def _ended(self, fact: Fact) -> bool:

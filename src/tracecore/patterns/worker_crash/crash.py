@@ -198,7 +198,8 @@ def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures
     reports = [fact for fact in facts if isinstance(fact, LauncherFailure)]
     ranks = {report.rank for report in reports if report.exit_code == 1}
     # A local rank may be of any machine, and a task of the scheduler that starts others is a machine.
-    local = any(report.rank is None and report.local_rank is not None for report in reports)
+    unplaced = (report for report in reports if report.rank is None and report.local_rank is not None)
+    local = any(report.exit_code in (1, None) for report in unplaced)
     if others or len(ranks) != 1 or local:
         return None
     return ranks.pop()

@@ -50,7 +50,13 @@ from tracecore.signals.bundle.opening import (
     walk,
 )
 from tracecore.signals.bundle.recognition import Recognised, holds_work, is_node_agent, recognise
-from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
+from tracecore.signals.bundle.settling import (
+    settle_local_ranks,
+    settle_machine_ranks,
+    settle_pods,
+    settle_sole_processes,
+    settle_time,
+)
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
@@ -160,8 +166,11 @@ def discover(
         if descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
         search.path(Path(path))
+    settle_machine_ranks(search.streams, search.folders)
+    settle_sole_processes(search.streams, search.places.told)
     settle_local_ranks(search.streams)
-    machines.settle(search.streams, search.folders, search.machines)
+    told = {one.node for _, one in search.places.told if one.node}
+    machines.settle(search.streams, search.folders, search.machines, told)
     listed = settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
@@ -450,6 +459,8 @@ class _Search:
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
         )
+        if stream.layer == "kubernetes":
+            stream.resource.pop("gen_ai.training.rank", None)  # `describe-worker-5.txt` is about a pod
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):
             stream.layer = "kernel"
         self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
@@ -480,7 +491,7 @@ class _Search:
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
         if complete or found.layer in ("stdout", "scheduler"):
-            self.settings |= dict.fromkeys(layouts.said(head))
+            self.settings |= dict.fromkeys(layouts.said(head, output=found.layer == "stdout"))
         self.places.add(stream, place_statements.said(stream, head, tail, name, complete=complete))
         works = holds_work(found, head, tail)
         if found.layer == "stdout" or works:

@@ -33,6 +33,7 @@ _OPENS = re2.compile(rb'^\s*(?:\[\s*)?\{\s*"')
 _MARKS: tuple[tuple[bytes, ...], ...] = (
     (b'"textPayload"', b'"timestamp"'),
     (b'"jsonPayload"', b'"timestamp"'),
+    (b'"protoPayload"', b'"timestamp"'),
     (b'"events"', b'"ingestionTime"', b'"message"'),
     (b'"resultType"', b'"streams"', b'"values"'),
     (b'"labels"', b'"line"', b'"timestamp"'),
@@ -109,7 +110,9 @@ def shape(head: bytes) -> Shape | None:
 
 def _is_exported(entry: Entry) -> bool:
     """Return whether a line is a service's own, and not that of a program that logs JSON with words like theirs."""
-    if isinstance(entry.get("textPayload"), str) or isinstance(entry.get("jsonPayload"), dict):
+    if isinstance(entry.get("textPayload"), str):
+        return True
+    if isinstance(entry.get("jsonPayload"), dict) or isinstance(entry.get("protoPayload"), dict):
         return True
     if isinstance(entry.get("_source"), dict) or (entry.get("type") == "log" and "attributes" in entry):
         return True
@@ -235,6 +238,8 @@ def _text(entry: Entry) -> str | None:
         if not isinstance(said, str) or not payload.keys() <= _LOGGERS:
             return msgspec.json.encode(payload).decode()
         return f"[rank{rank}]: {said}" if type(rank) is int and rank >= 0 else said
+    if isinstance(audited := entry.get("protoPayload"), dict):
+        return msgspec.json.encode({"protoPayload": audited}).decode()  # what the cloud did, in its audit log
     return next((value for name in _TEXT if isinstance(value := entry.get(name), str)), None)
 
 

@@ -131,6 +131,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         names: expressions of words in the names of files and folders, and names that name no machine.
         columns: names of columns in tables of ranks, by what they hold.
+        variables: those of a process's environment, by what they tell.
         launch: settings by which a scheduler lays out ranks.
     """
 
@@ -142,6 +143,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     words: dict[str, tuple[bytes, ...]]
     names: dict[str, tuple[str, ...]]
     columns: dict[str, tuple[str, ...]]
+    variables: dict[str, tuple[str, ...]]
     launch: dict[str, re2._Regexp]
     expressions: dict[str, re2._Regexp]
 

@@ -18,7 +18,17 @@ from tracecore.signals.scheduler import slurm
 #: Machines and ranks that a job is believed to have.
 _MOST: Final = 16_384
 #: Words without which a file has no such setting; looking for them costs less than the expressions.
-_SIGNS: Final = (b"SLURM_", b"NodeList=", b"ntasks", b"nproc", b"NPROC", b"distribution", b"world_size")
+_SIGNS: Final = (
+    b"SLURM_",
+    b"NodeList=",
+    b"ntasks",
+    b"nproc",
+    b"NPROC",
+    b"distribution",
+    b"world_size",
+    b" per node",
+    b"odes=",
+)
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -40,12 +50,18 @@ class Layout(msgspec.Struct, frozen=True):
     certain: bool
 
 
-def said(text: bytes) -> list[Setting]:
-    """Return the settings that a file has."""
+def said(text: bytes, *, output: bool) -> list[Setting]:
+    """Return the settings that a file has.
+
+    Args:
+        output: it is what the program itself printed; other files list machines of other jobs.
+    """
     if not any(sign in text for sign in _SIGNS):
         return []
     found: dict[Setting, None] = {}
     for name, expression in FORMATS.launch.items():
+        if name == "nodes_of_output" and not output:
+            continue
         for match in expression.finditer(text):
             value = next((group for group in match.groups() if group), b"")
             found.setdefault(Setting(name, value.decode("utf-8", "replace")))
@@ -59,7 +75,7 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
     values: dict[str, set[str]] = {}
     for setting in settings:
         values.setdefault(setting.name, set()).add(setting.value)
-    lists = {tuple(slurm.hosts(text)) for text in values.get("nodes", ())}
+    lists = {tuple(slurm.hosts(text)) for text in values.get("nodes", ()) or values.get("nodes_of_output", ())}
     if len(lists) != 1 or not (nodes := lists.pop()) or len(set(nodes)) != len(nodes):
         return None
     tasks = _tasks(values, len(nodes))

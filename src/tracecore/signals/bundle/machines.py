@@ -6,9 +6,11 @@ known in this way: by their names, by the field of their lines that names it, or
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import re2
 
-from tracecore.signals.bundle.formats import any_of
+from tracecore.signals.bundle.formats import FORMATS, any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
@@ -17,11 +19,6 @@ _SNAPSHOTS = frozenset({"nvidia_smi", "nvidia_nvlink", "nvidia_table"})
 #: Layers that are about a machine, and not about the work on it.
 _OF_MACHINE = frozenset({"kernel", "metrics"})
 _NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
-_HOST = re2.compile(
-    r"(?i)^(?:run|job|exp|experiment|attempt|rank|worker|task|trial|try|case|incident|bundle|logs?|out|output|tmp|part|step"
-    r"|epoch|round|set|test|restart|replica|stage|version|v|day|date|gpu|pod|proc|process|local|global|old|new|slurm)"
-    r"(?:[-_.]?\d|$)"
-)
 _HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
 #: Lines at the beginning of a file that are looked at, and bytes of them.
 _LINES, _BYTES = 8, 4096
@@ -31,6 +28,10 @@ _FIELD = re2.compile(
     rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
 )
 _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
+#: Words of folders that are numbered, and are of no machine.
+_NUMBERED = frozenset(FORMATS.names["numbered_folders"])
+_WORDS = re2.compile(r"[\W_\d]+")
+_DIGITS = re2.compile(r"\d+")
 _PARTS = re2.compile(r"[A-Za-z0-9]+")
 #: Parts of a file's name that one host may span: `ip-10-0-61-9`.
 _SPAN = 8
@@ -56,14 +57,18 @@ def is_name(word: str) -> bool:
     return _HOST.match(word) is not None and _NO_HOST.match(word) is None
 
 
-def settle(streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]]) -> None:
+def settle(
+    streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]], told: Iterable[str] = ()
+) -> None:
     """Give files that name no machine the one that they belong to.
 
     Args:
         folders: the folder of each file, below what the user named; "" where it lies there directly.
         said: by path what `names` found.
+        told: machines on which ranks run, as files tell.
     """
     _settle_folders(streams, folders)
+    _settle_outer_folders(streams, folders, set(map(_short, told)))
     known: set[str] = set()
     for stream in streams:
         if stream.layer in _OF_MACHINE:
@@ -119,6 +124,25 @@ def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
     for stream in streams:
         if folders.get(stream.path) in hosts:
             stream.resource.setdefault("host.name", folders[stream.path].rpartition("/")[2])
+
+
+def _settle_outer_folders(streams: Iterable[Stream], folders: dict[str, str], told: set[str]) -> None:
+    """Give files the outermost folder that is called like a machine on which ranks run, or like its neighbours."""
+    parts = {path: folder.split("/") for path, folder in folders.items() if folder}
+    outer = {part for names in parts.values() for part in names}
+    kinds = {_DIGITS.sub("0", name) for name in told if _is_host(name) and name in set(map(_short, outer))}
+    alike: dict[str, set[str]] = {}
+    for part in outer:
+        if _is_host(part) and _NUMBERED.isdisjoint(_WORDS.split(part.lower())):
+            alike.setdefault(_DIGITS.sub("0", _short(part)), set()).add(part)
+    kinds |= {kind for kind, names in alike.items() if len(names) > 1}
+    if not kinds:
+        return
+    for stream in streams:
+        if stream.layer == "stdout" and "host.name" not in stream.resource and "k8s.pod.name" not in stream.resource:
+            own = (part for part in parts.get(stream.path, ()) if _DIGITS.sub("0", _short(part)) in kinds)
+            if (host := next(own, None)) is not None:
+                stream.resource["host.name"] = host
 
 
 def _is_host(folder: str) -> bool:

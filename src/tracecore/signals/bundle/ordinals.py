@@ -8,7 +8,7 @@ A pod is a rank only where it runs one process. Where anything in a group of pod
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import re2
@@ -177,6 +177,25 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterab
     for group, members in groups.items():
         alike = others.get(group, set()) if any(_is_pod(stream) for _, stream in members) else set()
         _settle(members, said, alike)
+
+
+def rows(listed: Iterable[tuple[str, str]]) -> Iterator[dict[str, int]]:
+    """The number of each pod among those that are called alike, where all up to the highest are listed."""
+    groups: dict[tuple[str, ...], dict[str, _Numbered]] = {}
+    for namespace, name in listed:
+        if (place := _numbered(namespace, name, is_pod=True)) is not None:
+            groups.setdefault(place.group, {})[name] = place
+    for members in groups.values():
+        leaders = len({place.number for place in members.values() if place.before})
+        wide = 1 + max(place.number[-1] for place in members.values())
+        numbers = {
+            name: place.number[-1]
+            + (0 if place.before else leaders)
+            + (place.number[0] * wide if len(place.number) > 1 else 0)
+            for name, place in members.items()
+        }
+        if len(members) > 1 and sorted(numbers.values()) == list(range(len(members))):
+            yield numbers
 
 
 def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.machines import is_name
-from tracecore.signals.bundle.process_ranks import RANK
+from tracecore.signals.bundle.process_ranks import RANK, of_launcher
 from tracecore.signals.stream import Stream
 
 #: Bytes at the beginning of a log in which processes say who they are, and of a table.
@@ -34,6 +34,12 @@ _GROUPS: Final = frozenset(FORMATS.names["groups_of_ranks"])
 _NUMBERS: Final = frozenset({"rank", "local", "pid", "parent", "number"})
 
 
+#: Variables of a process's environment, by what they tell.
+_VARIABLES: Final = {name: kind for kind, names in FORMATS.variables.items() for name in names}
+#: Ranks that a machine has at most.
+SLOTS: Final = 64
+
+
 class Told(msgspec.Struct, frozen=True):
     """Things of which a line says that they belong together; of a table of machines what one row says.
 
@@ -43,6 +49,7 @@ class Told(msgspec.Struct, frozen=True):
         table: path of the table that this row is of; rows of one table stand or fall together.
         group: how many ranks the communicator has in which `rank` is the process's.
         number: which of the machine's GPUs `gpu` is.
+        own: the process is the one whose output the file is.
     """
 
     rank: int | None = None
@@ -57,6 +64,7 @@ class Told(msgspec.Struct, frozen=True):
     table: str = ""
     group: int = 0
     number: int | None = None
+    own: bool = False
 
 
 class Statements:
@@ -107,12 +115,19 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
         for node, pid, local in expressions["spawned"].findall(early):
             found.append(Told(node=_text(node), pid=int(pid), local=int(local)))
     if head.startswith(b"Process ") or b"\nProcess " in early:
-        rank = stream.resource.get(RANK)
-        if isinstance(rank, int):
-            found += [Told(rank=rank, pid=int(pid)) for pid in expressions["spied"].findall(early)]
+        found += [Told(pid=int(pid), own=True) for pid in expressions["spied"].findall(early)]
     if b"srun: error: " in head or b"srun: error: " in tail:
         found += _of_srun(head, tail)
+    if b"exitcode" in tail or b"exitcode" in head:
+        for ends in (head, tail):
+            for node, rank, local, pid in FORMATS.expressions["table_row"].findall(ends):
+                found.append(Told(node=_text(node), rank=int(rank), local=int(local), pid=int(pid)))
+    if b"global_rank_mapping" in head:
+        found += _of_deepspeed(head, stream.path)
+    if b":" in early and (match := FORMATS.expressions["host_list"].search(early)):
+        found += _slots(FORMATS.expressions["host_slots"].findall(match.group(1)), stream.path)
     found += _of_lines(early)
+    found += _of_environments(head)
     return found
 
 
@@ -155,24 +170,73 @@ def _bus(text: str) -> str:
     return f"{int(domain or b'0', 16):04x}:{_text(rest).lower()}"
 
 
+def _of_deepspeed(head: bytes, path: str) -> Iterator[Told]:
+    """The ranks of each machine, as DeepSpeed's launcher lists them."""
+    mappings = {match.group(1) for match in FORMATS.expressions["mapped_ranks"].finditer(head)}
+    if len(mappings) == 1:
+        for node, ranks in FORMATS.expressions["mapped_machine"].findall(mappings.pop()):
+            yield Told(node=_text(node), ranks=_numbers(ranks), table=path)
+
+
+def _slots(machines: Iterable[tuple[bytes, bytes]], path: str) -> list[Told]:
+    """Machines in the order of their ranks, each with how many it has."""
+    counted = [(_text(node), int(count)) for node, count in machines]
+    if len({node for node, _ in counted}) != len(counted) or sum(count for _, count in counted) > _MOST:
+        return []
+    return [Told(node=node, slots=count, table=path) for node, count in counted if count]
+
+
+def _of_environments(head: bytes) -> list[Told]:
+    """The environment of a process, or those of several below the names of their machines or pods."""
+    if b"RANK=" not in head and b"PROCID=" not in head:
+        return []
+    found: list[Told] = []
+    place, held = "", dict[str, str]()
+    for match in FORMATS.expressions["own_variable"].finditer(head):
+        title, name, value = map(_text, match.groups(b""))
+        if title:
+            found += _of_environment(place, held)
+            place, held = title, {}
+        elif held.setdefault(name, value) != value:
+            return []  # lines of several processes, which nothing tells apart
+    return [*found, *_of_environment(place, held)] if len(found) < _MOST else []
+
+
+def _of_environment(place: str, held: dict[str, str]) -> Iterator[Told]:
+    """Return what a process says of itself by its variables, or of all processes of its machine or pod."""
+    named = {kind: value for name, value in held.items() if (kind := _VARIABLES.get(name))}
+    node, pod = named.get("node", "") or place, named.get("pod", "")
+    first, each = named.get("node_rank", ""), named.get("each", "")
+    devices = held.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    devices = [device.lower() for device in devices] if devices[0].startswith("GPU-") else []
+    if (rank := named.get("rank", "")).isdigit():
+        local = named.get("local", "")
+        yield Told(rank=int(rank), local=int(local) if local.isdigit() else None, node=node, pod=pod)
+    elif (node or pod) and first.isdigit() and each.isdigit() and 0 < int(each) <= SLOTS:
+        for number in range(int(each)):
+            gpu = devices[number] if len(devices) == int(each) else ""
+            yield Told(rank=int(first) * int(each) + number, local=number, node=node, pod=pod, gpu=gpu)
+
+
 def _of_lines(early: bytes) -> Iterator[Told]:
     """Lines in which a process says its rank and its machine or number, as pairs of names and values."""
     low = early.lower()
-    if b"rank" not in low or not any(word in low for word in FORMATS.words["says_where"]):
+    if not any(word in low for word in FORMATS.words["says_where"]):
         return
     for line, small in zip(early.split(b"\n"), low.split(b"\n"), strict=True):
-        if b"rank" not in small or not any(word in small for word in FORMATS.words["says_where"]):
+        if not any(word in small for word in FORMATS.words["says_where"]):
             continue
         pairs = FORMATS.expressions["pair"].findall(line)
         keys = [_text(key).lower().replace(" ", "_").replace("-", "_") for key, _ in pairs]
-        if not {"rank", "global_rank", "world_rank"} & set(keys):
+        own = not {"rank", "global_rank", "world_rank"} & set(keys)
+        if own and not {"node", "pid"} <= {_KEYS.get(key) for key in keys}:
             continue
         rest = FORMATS.expressions["pair"].sub(b" ", line)
         # Whoever tells of a connection names the machine at its other end.
         if FORMATS.expressions["about_another"].search(rest) or any("peer" in key or "remote" in key for key in keys):
             continue
         if (told := _told(zip(keys, (_text(value) for _, value in pairs), strict=True))) is not None:
-            yield told
+            yield msgspec.structs.replace(told, own=own)
 
 
 def _told(pairs: Iterable[tuple[str, str]]) -> Told | None:
@@ -206,7 +270,7 @@ def _of_table(text: bytes, name: str, path: str) -> list[Told]:
         if min((len(row) for row in rows[:4] if row), default=0) > _WIDE and b"PID" not in begin:
             return []
         lines = [row.decode("utf-8", "replace") for row in (rows if begin is text else rows[:-1])]
-        lines = [line for line in lines if line and line[0] != "#" and not _RULERS.issuperset(line)]
+        lines = [line for line in lines if line and line[0] not in "#$" and not _RULERS.issuperset(line)]
         if not lines:
             return []
         found = _of_columns(lines) + _of_commands(lines)
@@ -228,6 +292,8 @@ def _of_columns(lines: Sequence[str]) -> list[Told]:
     keys = [cell.lower().replace(" ", "_").replace("-", "_") for cell in _cells(lines[0])]
     if "name" in keys and "node" in keys and ("ready" in keys or "status" in keys):
         keys[keys.index("name")] = "pod"
+    if "pod" in keys and "idx" in keys:
+        keys[keys.index("idx")] = "index"
     kinds = [_KEYS.get(key) for key in keys]
     held = {kind for kind in kinds if kind is not None}
     if any(character.isdigit() for key in keys for character in key):
@@ -260,12 +326,13 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
     Args:
         part: these are not all rows, so that ranks may be missing.
     """
+    about = FORMATS.expressions["machines_file"].search(name.encode()) is not None
     slots = [match for line in lines if (match := FORMATS.expressions["slots"].match(line.encode()))]
-    if slots and len(slots) == len(lines):
-        counted = [(_text(match.group(1)), int(match.group(2))) for match in slots]
-        if sum(count for _, count in counted) > _MOST:
-            return []
-        return [Told(node=node, slots=count, table=path) for node, count in counted if count]
+    if slots and len(slots) == len(lines) and (about or not any(match.group(2) for match in slots)):
+        return _slots([(match.group(1), match.group(2) or match.group(3)) for match in slots], path)
+    if about and not part and len(set(lines)) < len(lines) and all(map(is_name, lines)):
+        # One line for each rank, as PBS writes them.
+        return _slots([(node.encode(), b"%d" % lines.count(node)) for node in dict.fromkeys(lines)], path)
     found: list[tuple[str, tuple[int, ...], bool]] = []
     room = _MOST
     for line in lines:
@@ -286,7 +353,6 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
     # A single number after a name may count anything, where nothing speaks of ranks; so may numbers after a word.
     if not all(word or len(ranks) > 1 for _, ranks, word in found):
         return []
-    about = FORMATS.expressions["machines_file"].search(name.encode()) is not None
     spoken = len(found) > 1 and all((word or about) and node.lower() not in _GROUPS for node, _, word in found)
     if not spoken and not all(is_name(node) for node, _, _ in found):
         return []
@@ -306,7 +372,7 @@ def _numbers(text: bytes, most: int = _MOST) -> tuple[int, ...]:
 
 def _of_rows(lines: Sequence[str]) -> list[Told]:
     """Rows without a header, all of a kind: `200114 rank0 gpu-a`, `rank 3 pid 4711`, `train-0 RANK=0`."""
-    for kind in ("row_of_process", "row_of_rank", "row_of_pod", "row_of_task"):
+    for kind in ("row_of_process", "row_of_rank", "row_of_place", "row_of_pod", "row_of_task"):
         rows = [FORMATS.expressions[kind].match(line.encode()) for line in lines]
         matched = [row for row in rows if row is not None]
         if matched and 2 * len(matched) > len(rows) and len(rows) - len(matched) <= 2:
@@ -329,6 +395,7 @@ def _of_commands(lines: Sequence[str]) -> list[Told]:
         return []
     at = keys[0].index("PID")
     found = []
+    ranks = of_launcher("\n".join(lines).encode())
     for line in lines:
         cells = line.split(None, at + 1)
         if len(cells) <= at + 1 or not cells[at].isdigit():
@@ -337,6 +404,8 @@ def _of_commands(lines: Sequence[str]) -> list[Told]:
         local = FORMATS.expressions["command_local_rank"].search(line.encode())
         number = int(next(filter(None, local.groups()))) if local else None
         rank = int(next(filter(None, match.groups()))) if match else None
+        if rank is None and number is not None and number < len(ranks):
+            rank = ranks[number]
         if number is not None or rank is not None:
             found.append(Told(pid=int(cells[at]), local=number, rank=rank))
     return found

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tracecore.signals.bundle import layouts
+from tracecore.signals.bundle import layouts, ordinals
 from tracecore.signals.bundle.layouts import Layout, Setting
-from tracecore.signals.bundle.place_statements import Told
+from tracecore.signals.bundle.place_statements import SLOTS, Told
 from tracecore.signals.bundle.process_ranks import ANY, RANK, Process
 from tracecore.signals.bundle.seats import Seat, joined
 from tracecore.signals.record import Attributes
@@ -187,7 +187,7 @@ def settle(
     told: Iterable[tuple[Stream, Told]],
     processes: Iterable[tuple[Process, int]] = (),
     listed: Mapping[tuple[str, str], Attributes] = {},
-    settings: Iterable[Setting] = (),
+    settings: Collection[Setting] = (),
 ) -> Placement:
     """Return what the statements of a bundle agree on.
 
@@ -200,12 +200,16 @@ def settle(
     pod_nodes = _pod_nodes(statements, listed)
     machines, world = _machines(statements)
     places = {pod: short(node) for pod, node in pod_nodes.items()}
-    seats = list(_seats(statements, pod_nodes, machines))
+    of_pods = [*_of_pods(streams, listed), *_of_numbers(statements, settings)]
+    seats = [*_seats(statements, pod_nodes, machines), *of_pods]
     joined(seats, places)
     if machines and not _follows(seats, machines):
         # A list of hosts that the run did not follow.
         machines, world = {}, 0
-        seats = list(_seats(statements, pod_nodes, machines))
+        seats = [*_seats(statements, pod_nodes, machines), *of_pods]
+        joined(seats, places)
+    if in_row := list(_in_a_row(seats, listed)):
+        seats += in_row
         joined(seats, places)
     if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
         machines, world = dict(layout.machines), sum(map(len, layout.machines.values()))
@@ -283,7 +287,8 @@ def _of_files(told: Iterable[tuple[Stream, Told]], renamed: Mapping[str, str]) -
         elif "k8s.pod.name" in stream.resource and one.pid is not None:
             # A container counts its processes by itself.
             node, pod = "", str(stream.resource["k8s.pod.name"])
-        found.append(msgspec.structs.replace(one, node=renamed.get(node, node), pod=pod))
+        rank = stream.resource.get(RANK) if one.own else one.rank
+        found.append(msgspec.structs.replace(one, node=renamed.get(node, node), pod=pod, rank=rank))
     whole = _communicator(found)
     yield from (one for one in found if not one.group or one.group == whole)
 
@@ -320,6 +325,44 @@ def _of_machines(machines: Mapping[str, tuple[int, ...]], pod_nodes: Mapping[str
         name = short(node)
         node, pod = ("", name) if name in pod_nodes else (name, "")
         yield from (Seat(rank=rank, local=local, node=node, pod=pod) for local, rank in enumerate(ranks))
+
+
+def _of_pods(streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes]) -> Iterator[Seat]:
+    """The processes of pods that start several: by the number of the pod, or by what the launcher in it says."""
+    for (_, pod), identity in listed.items():
+        number, each = identity.get("tracecore.pod.number"), identity.get("tracecore.pod.processes")
+        if isinstance(number, int) and isinstance(each, int) and each <= SLOTS:
+            for local in range(each):
+                yield Seat(rank=number * each + local, local=local, pod=pod)
+    for stream in streams:
+        if isinstance(name := stream.resource.get("k8s.pod.name"), str):
+            for local, rank in enumerate(stream.machine_ranks):
+                yield Seat(rank=rank, local=local, pod=name)
+
+
+def _of_numbers(statements: Iterable[Told], settings: Iterable[Setting]) -> Iterator[Seat]:
+    """The processes of pods that a table numbers, where a launcher says how many each starts."""
+    each = {setting.value for setting in settings if setting.name == "each"}
+    count = int(each.pop()) if len(each) == 1 else 0
+    for one in statements:
+        if one.pod and one.number is not None and not one.gpu and 0 < count <= SLOTS:
+            for local in range(count):
+                yield Seat(rank=one.number * count + local, local=local, pod=one.pod.rpartition("/")[2])
+
+
+def _in_a_row(seats: Iterable[Seat], listed: Iterable[tuple[str, str]]) -> Iterator[Seat]:
+    """The processes of pods of which nothing is known, where those numbered like them have ranks in that order."""
+    known = _by(seats, "pod", "rank")
+    for members in ordinals.rows(listed):
+        each = {len(known[pod]) for pod in members if pod in known}
+        if len(each) != 1 or max((number for pod, number in members.items() if pod in known), default=0) < 1:
+            continue
+        count = each.pop()
+        told = {pod: range(number * count, number * count + count) for pod, number in members.items()}
+        if all(known[pod] == set(ranks) for pod, ranks in told.items() if pod in known):
+            for pod, ranks in told.items():
+                if pod not in known:
+                    yield from (Seat(rank=rank, local=local, pod=pod) for local, rank in enumerate(ranks))
 
 
 def _follows(seats: Iterable[Seat], machines: Mapping[str, tuple[int, ...]]) -> bool:

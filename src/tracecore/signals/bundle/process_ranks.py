@@ -70,9 +70,15 @@ def of_machine(head: bytes, tail: bytes) -> tuple[int, ...]:
     if b"global_ranks=[" in head or b"global_ranks=[" in tail:
         told = {match.group(1) for match in (*_OF_MACHINE.finditer(head), *_OF_MACHINE.finditer(tail))}
         return tuple(int(rank) for rank in told.pop().split(b",") if rank.strip()) if len(told) == 1 else ()
-    if not _speaks_of_local_ranks(head):
-        return ()
+    return of_launcher(head) if _speaks_of_local_ranks(head) else ()
+
+
+def of_launcher(head: bytes) -> tuple[int, ...]:
+    """Return the ranks that a launcher starts according to its settings; () where they are not told."""
     place, each = _one_number(FORMATS.expressions["node_rank"], head), _one_number(FORMATS.launch["each"], head)
+    if each is None and b"num_machines" in head:
+        total, machines = (_one_number(FORMATS.launch[name], head) for name in ("processes", "machines"))
+        each = total // machines if total and machines and total % machines == 0 else None
     if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
         return ()
     return tuple(range(place * each, place * each + each))
@@ -85,7 +91,7 @@ def on_several_machines(head: bytes) -> bool:
 
 def _speaks_of_local_ranks(head: bytes) -> bool:
     """Return whether it matters which machine a log is of; asking costs less than looking for the settings."""
-    return b"[default" in head or b"local_rank" in head or b"/1 " in head[:4096]
+    return b"[default" in head or b"local_rank" in head or b"machine_rank" in head or b"/1 " in head[:4096]
 
 
 def _one_number(setting: re2._Regexp, head: bytes) -> int | None:
@@ -122,7 +128,9 @@ def name_rank(attributes: Attributes, stream: Stream) -> None:
         pid = attributes.get(number)
         if type(pid) is not int or name in attributes:
             continue
-        ip = attributes.get("network.local.address") or attributes.get("tracecore.launcher.host") or ""
+        names = ("network.local.address", "tracecore.launcher.host")
+        # A launcher has an address, too, and tells of processes at others.
+        ip = next(filter(None, map(attributes.get, names if name == RANK else reversed(names))), "")
         rank = stream.processes.get((str(ip), pid), stream.processes.get((ANY, pid)))
         if rank is not None:
             attributes[name] = rank

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.place_statements import Told
 from tracecore.signals.kubernetes import objects, printed
 from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import DAY, Stamp
@@ -10,6 +13,8 @@ from tracecore.signals.stream import Clock, Stream
 
 #: Bytes of a list of pods that is read for the names of logs alone.
 _SMALL = 4 << 20
+#: What lists of pods tell for the places of ranks.
+_OF_PLACES = ("k8s.pod.ip", "tracecore.pod.number", "tracecore.pod.processes")
 #: Formats that list pods.
 _PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kubernetes_pods": printed.pods}
 
@@ -66,8 +71,8 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
             continue  # it will be read, and fail, again where that is reported
     if not known:
         return {}
-    # A record of a pod's log need not say its address.
-    kept = {key: {name: said for name, said in own.items() if name != "k8s.pod.ip"} for key, own in known.items()}
+    # A record of a pod's log need not say where the pod stands.
+    kept = {key: {name: said for name, said in own.items() if name not in _OF_PLACES} for key, own in known.items()}
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in kept.items():
         named.setdefault(name, []).append(identity)
@@ -87,6 +92,49 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
 def _leads(pod: str, worker: str) -> bool:
     """Whether this is the pod with the lowest rank of the job of that worker."""
     return pod.startswith(tuple(f"{worker.rpartition('-worker-')[0]}-{role}-" for role in ("master", "chief")))
+
+
+def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) -> None:
+    """Give the logs of one machine's ranks, which are called after local ranks, what its launcher says of them: the
+    launcher's log lies beside them or in a folder around them.
+
+    Args:
+        folders: the folder of each file, below what the user named; "" where it lies there directly.
+    """
+    launched = [stream for stream in streams if stream.machine_ranks]
+    beside = {stream.path.rpartition("/")[0]: stream.machine_ranks for stream in launched}
+    several = len(set(beside.values())) == len(beside)
+    for stream in streams if launched else ():
+        local = stream.resource.get("gen_ai.training.local_rank")
+        if stream.machine_ranks or stream.layer != "stdout":
+            continue
+        if not isinstance(local, int):
+            if several and "gen_ai.training.rank" not in stream.resource and folders.get(stream.path):
+                stream.machine_ranks = beside.get(stream.path.rpartition("/")[0], ())
+            continue
+        folder = stream.path
+        while folder := folder.rpartition("/")[0]:
+            if found := {one.machine_ranks for one in launched if one.path.startswith(f"{folder}/")}:
+                break
+        if folder and len(found) == 1 and local < len(ranks := found.pop()):
+            stream.machine_ranks = ranks
+            stream.resource["gen_ai.training.rank"] = ranks[local]
+
+
+def settle_sole_processes(streams: Iterable[Stream], told: Iterable[tuple[Stream, Told]]) -> None:
+    """Give files in which NCCL speaks of one process alone, as those of NCCL_DEBUG_FILE, its rank and its machine."""
+    known: dict[int, set[tuple[str, int | None, int | None]]] = {}
+    told = [(stream, one) for stream, one in told if one.group]
+    whole = max((one.group for _, one in told), default=0)
+    for stream, one in told:
+        known.setdefault(id(stream), set()).add((one.node, one.pid, one.rank if one.group == whole else None))
+    for stream in streams:
+        own = known.get(id(stream), set())
+        ranks = {rank for _, _, rank in own if rank is not None}
+        if len({(node, pid) for node, pid, _ in own}) == 1 and len(ranks) == 1 and stream.layer == "stdout":
+            stream.resource.setdefault("gen_ai.training.rank", next(iter(ranks)))
+            if "k8s.pod.name" not in stream.resource:
+                stream.resource.setdefault("host.name", next(iter(own))[0])
 
 
 def settle_local_ranks(streams: list[Stream]) -> None:

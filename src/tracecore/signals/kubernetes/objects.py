@@ -79,16 +79,39 @@ def read_yaml(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         yield from records(item, stream, clock, index)
 
 
+#: Variables by which a pod says its number among those of its job, and how many processes it starts.
+_PLACES = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX", "RANK")
+_PROCESSES = ("PET_NPROC_PER_NODE", "NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "GPUS_PER_NODE")
+
+
 def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
-    """Namespace, name and identity of every pod in a file of objects."""
+    """Namespace, name and identity of every pod in a file of objects, with its address and its place in its job."""
     if stream.format == "kubernetes_json":
         documents: Iterator[object] = _documents(whole.content(stream, MAX_JSON))
     else:
         documents = _yaml(whole.content(stream, MAX_YAML).decode("utf-8", "replace"))
     for item in _items(documents):
         if item.get("kind") == "Pod":
-            identity = pod_identity(item)
+            identity = pod_identity(item) | _place(item)
             yield str(identity.get("k8s.namespace.name", "")), str(identity.get("k8s.pod.name", "")), identity
+
+
+def _place(item: Json) -> Attributes:
+    """The address of a pod, and of one that starts several processes its number among the pods of its job."""
+    meta, spec = _dict(item.get("metadata")), _dict(item.get("spec"))
+    place: Attributes = {}
+    _put(place, "k8s.pod.ip", _text(_dict(item.get("status")).get("podIP")))
+    environment = _environment(spec)
+    each = next((count for name in _PROCESSES if (count := environment.get(name, "")).isdigit()), str(_gpus(spec)))
+    number = next((number for name in _PLACES if (number := environment.get(name, "")).isdigit()), "")
+    labels = {**_dict(meta.get("annotations")), **_dict(meta.get("labels"))}
+    for label, row in _INDEX_LABELS if not number else ():
+        if (index := _text(labels.get(label))).isdigit() and _text(labels.get(row)) in ("", "0"):
+            number = index
+            break
+    if number and int(each[:6] or 0) > 1:
+        place |= {"tracecore.pod.number": int(number[:6]), "tracecore.pod.processes": int(each[:6])}
+    return place
 
 
 def _documents(raw: bytes) -> Iterator[object]:
@@ -213,7 +236,6 @@ def pod_identity(item: Json) -> Attributes:
     _put(identity, "k8s.pod.name", _text(meta.get("name")))
     _put(identity, "k8s.pod.uid", _text(meta.get("uid")))
     _put(identity, "k8s.node.name", _text(spec.get("nodeName")))
-    _put(identity, "k8s.pod.ip", _text(_dict(item.get("status")).get("podIP")))
     for owner in _list(meta.get("ownerReferences")):
         if name := _OWNERS.get(_text(_dict(owner).get("kind"))):
             _put(identity, name, _text(_dict(owner).get("name")))

@@ -293,7 +293,7 @@ def _without_box(text: bytes) -> bytes | None:
 
 
 class Table:
-    """Torchelastic's table of failures, between two rules."""
+    """Torchelastic's table of failures, or what MPI says of a process that ended, between two rules."""
 
     worthy = False
     whole = False
@@ -305,7 +305,7 @@ class Table:
     def take(self, text: bytes) -> Take:
         self._lines += 1
         if self._lines == 1:
-            self.worthy = text.endswith(b" FAILED")
+            self.worthy = text.endswith(b" FAILED") or b" BAD TERMINATION OF ONE OF YOUR " in text
             return TAKE if self.worthy else CLOSE
         if not text:
             return HOLD
