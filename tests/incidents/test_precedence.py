@@ -333,7 +333,7 @@ def deaths() -> Iterator[Case]:
     limit = {"cause_fields": {"reason": "time_limit"}}
     later = seen(12 + LATE, path="train.log", line=7)
     yield from pairs(stop, ("host_lost",), None, (later,), (lost,), **limit)
-    of_cluster = msgspec.structs.replace(lost, source=place("events.txt", 9))
+    of_cluster = msgspec.structs.replace(lost, reason="NodeStatusUnknown")
     yield from pairs(stop, ("host_lost",), None, (told,), (of_cluster,), **limit)
     for own in ({"signal": "SIGSEGV"}, {"exception__type": "KeyError"}):
         yield from pairs(stop, crash, None, (about(10),), (about(11),), effect_fields=own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.gpu import GpuDriverError, Sxid
-from tracecore.facts.kubernetes import NodeReadiness, PodEvicted
+from tracecore.facts.kubernetes import GIVEN_UP, NodeReadiness, PodEvicted
 from tracecore.facts.process import ExceptionRaised
 from tracecore.incidents.footprint import share
 
@@ -44,9 +44,8 @@ def gone(touch: Footprint) -> bool:
 
 
 def noticed_by_program(stop: Footprint, lost: Footprint) -> bool:
-    """Whether only the program's own log says that a machine is gone, of which a scheduler had ended the processes."""
-    paths = {path for path, _, _ in stop.places}
-    own = all(isinstance(fact, NodeReadiness) and fact.source.path in paths for fact in lost.evidence)
+    """Whether only those who started processes on a machine miss it, after a scheduler had ended them."""
+    own = all(isinstance(fact, NodeReadiness) and fact.reason == GIVEN_UP for fact in lost.evidence)
     return own and stop.fields.get("reason") in ("time_limit", "cancelled", "preempted")
 
 

@@ -73,6 +73,8 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
         if root.name in _WHOLE or (suspects.gpus and listed):
             ranks |= listed
+        if root.name in OF_STORAGE:
+            ranks |= listed & attempt.saving.keys()
         pods = {pod for pod, node in run.pod_nodes.items() if short(node) in names}
         ranks |= set(_of_pods(sorted(pods), attempt, run))
     return tuple(sorted(ranks)) if len(ranks) == 1 or not (suspects.gpus and suspects.nodes) else ()

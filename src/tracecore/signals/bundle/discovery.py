@@ -478,6 +478,7 @@ class _Search:
             "kubernetes_yaml",
             "journal_json",
             "journal_export",
+            "elastic_error",
         ):
             self.note_times(Stamp(nanos) for nanos in recorded_times(head + b"\n" + tail))
         if found.format in ("dmesg", "syslog"):

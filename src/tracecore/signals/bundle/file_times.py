@@ -65,8 +65,9 @@ def stamp_of(raw: bytes) -> Stamp | None:
 
 
 def recorded_times(sample: bytes) -> list[int]:
-    """Times in Kubernetes objects or journal entries; only the latest matters."""
+    """Times in Kubernetes objects, journal entries or torchelastic's error files; only the latest matters."""
     found = [stamps.parse(text.decode()) or 0 for text in FORMATS.expressions["happened"].findall(sample)]
     found += [int(micros) * 1000 for micros in FORMATS.expressions["journaled"].findall(sample)]
+    found += [int(seconds) * stamps.SECOND for seconds in FORMATS.expressions["raised"].findall(sample)]
     found = [time for time in found if stamps.is_plausible(time)]
     return [max(found)] if found else []

@@ -15,7 +15,7 @@ _POD = re2.compile(
 )
 # /var/log/containers links: pod_namespace_container-id.log
 _CONTAINER = re2.compile(r"(?:^|/)([a-z0-9.-]+)_([a-z0-9-]+)_([a-z0-9.-]+)-[a-f0-9]{64}\.log")
-_ATTEMPT = re2.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log")
+_ATTEMPT = re2.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(?:(stdout|stderr)\.log|error\.json)")
 _SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|err|log|txt)")
 _RANK = re2.compile(
     r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker(?:log)?|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
@@ -63,7 +63,8 @@ def of(path: str) -> Attributes:
     if "attempt_" in path and (match := _ATTEMPT.search(path)):
         found["tracecore.attempt"] = int(match.group(1))
         found["gen_ai.training.local_rank"] = int(match.group(2))
-        found["log.iostream"] = match.group(3)
+        if match.group(3):
+            found["log.iostream"] = match.group(3)
     if name.startswith("slurm") and (match := _SLURM.match(name)):
         found["gen_ai.training.job_id"] = match.group(1)
     if match := _NODE_FILE.match(name):

@@ -19,16 +19,9 @@ from tracecore.signals.scheduler import slurm
 _MOST: Final = 16_384
 #: Words without which a file has no such setting; looking for them costs less than the expressions.
 _SIGNS: Final = (
-    b"SLURM_",
-    b"NodeList=",
-    b"ntasks",
-    b"nproc",
-    b"NPROC",
-    b"distribution",
-    b"world_size",
-    b" per node",
-    b"odes=",
-)
+    b"SLURM_", b"NodeList=", b"ntasks", b"nproc", b"NPROC", b"LOCAL_WORLD_SIZE", b"distribution", b"world_size",
+    b" per node", b"odes=", b"-exclude", b"-include", b"workers: ", b"gpu-bind",
+)  # fmt: skip
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -69,7 +69,7 @@ def settle(
     """
     _settle_folders(streams, folders)
     _settle_outer_folders(streams, folders, set(map(_short, told)))
-    known: set[str] = set()
+    known = {name for name in told if is_name(name)}
     for stream in streams:
         if stream.layer in _OF_MACHINE:
             known |= said.get(stream.path, frozenset())
@@ -83,7 +83,10 @@ def settle(
         if "host.name" in stream.resource or "k8s.pod.name" in stream.resource:
             continue
         if stream.layer in _OF_MACHINE:
-            if len(set(map(_short, known))) == 1 and not said.get(stream.path):
+            name = stream.path.rpartition("/")[2].partition(".")[0]
+            if is_name(name) and _DIGITS.sub("0", name) in {_DIGITS.sub("0", host) for host in short}:
+                stream.resource["host.name"] = hosts.get(name, name)
+            elif len(set(map(_short, known))) == 1 and not said.get(stream.path):
                 stream.resource["host.name"] = max(known, key=len)
         elif stream.layer == "stdout" and (host := _host_of(stream, said.get(stream.path, frozenset()), hosts)):
             stream.resource["host.name"] = host

@@ -179,6 +179,12 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterab
         _settle(members, said, alike)
 
 
+def host_names(pod: str) -> set[str]:
+    """Return the names under which a pod is known inside: its own, and of an indexed job's without the random end."""
+    indexed = _JOBSET.match(pod) or _INDEXED.match(pod)
+    return {pod, pod.rpartition("-")[0]} if indexed else {pod}
+
+
 def rows(listed: Iterable[tuple[str, str]]) -> Iterator[dict[str, int]]:
     """The number of each pod among those that are called alike, where all up to the highest are listed."""
     groups: dict[tuple[str, ...], dict[str, _Numbered]] = {}

@@ -11,7 +11,7 @@ import msgspec
 
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.machines import is_name
-from tracecore.signals.bundle.process_ranks import RANK, of_launcher
+from tracecore.signals.bundle.process_ranks import of_launcher
 from tracecore.signals.stream import Stream
 
 #: Bytes at the beginning of a log in which processes say who they are, and of a table.
@@ -34,6 +34,8 @@ _GROUPS: Final = frozenset(FORMATS.names["groups_of_ranks"])
 _NUMBERS: Final = frozenset({"rank", "local", "pid", "parent", "number"})
 
 
+#: Columns of a list of pods, whose names need no heading of their own.
+_OF_PODS: Final = frozenset({"ready", "status", "phase", "pod_ip", "podip", "restarts"})
 #: Variables of a process's environment, by what they tell.
 _VARIABLES: Final = {name: kind for kind, names in FORMATS.variables.items() for name in names}
 #: Ranks that a machine has at most.
@@ -290,7 +292,7 @@ def _cells(line: str) -> list[str]:
 def _of_columns(lines: Sequence[str]) -> list[Told]:
     """A table whose first line names its columns."""
     keys = [cell.lower().replace(" ", "_").replace("-", "_") for cell in _cells(lines[0])]
-    if "name" in keys and "node" in keys and ("ready" in keys or "status" in keys):
+    if "name" in keys and "node" in keys and not _OF_PODS.isdisjoint(keys):
         keys[keys.index("name")] = "pod"
     if "pod" in keys and "idx" in keys:
         keys[keys.index("idx")] = "index"

@@ -198,26 +198,27 @@ def settle(
     """
     statements = list(_placed(streams, told, processes, listed))
     pod_nodes = _pod_nodes(statements, listed)
-    machines, world = _machines(statements)
+    machines, world = _machines(_chosen(statements, settings))
     places = {pod: short(node) for pod, node in pod_nodes.items()}
-    of_pods = [*_of_pods(streams, listed), *_of_numbers(statements, settings)]
-    seats = [*_seats(statements, pod_nodes, machines), *of_pods]
+    aliases = pod_aliases(pod_nodes)
+    of_pods = [*_of_pods(streams, listed, aliases), *_of_numbers(statements, settings)]
+    seats = [*_seats(statements, aliases, machines), *of_pods]
     joined(seats, places)
     if machines and not _follows(seats, machines):
         # A list of hosts that the run did not follow.
         machines, world = {}, 0
-        seats = [*_seats(statements, pod_nodes, machines), *of_pods]
+        seats = [*_seats(statements, aliases, machines), *of_pods]
         joined(seats, places)
     if in_row := list(_in_a_row(seats, listed)):
         seats += in_row
         joined(seats, places)
     if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
         machines, world = dict(layout.machines), sum(map(len, layout.machines.values()))
-        seats += _of_machines(machines, pod_nodes)
+        seats += _of_machines(machines, aliases)
         joined(seats, places)
     if not machines:
         machines, world = _whole(seats)
-    names = _names(streams, statements, pod_nodes)
+    names = _names(streams, statements, aliases)
     pods: dict[str, set[int]] = {}
     for (_, pod), identity in listed.items():
         if isinstance(rank := identity.get(RANK), int):
@@ -240,7 +241,7 @@ def settle(
         parents=_certain(_by_process((Seat(node=short(one.node), pid=one.pid), one.parent) for one in statements)),
         gpus={gpu: tuple(sorted(pids)) for gpu, pids in _by_gpu((seat, seat.pid) for seat in of_machines).items()},
         of_gpus=_certain(_by_gpu((seat, seat.rank) for seat in seats)),
-        numbers=_certain(_by_gpu((Seat(node=short(one.node), gpu=one.gpu), one.number) for one in statements)),
+        numbers={} if any(setting.name == "gpu_bind" for setting in settings) else _numbers(statements),
         pods={pod: tuple(sorted(ranks)) for pod, ranks in pods.items()},
         pod_nodes=pod_nodes,
         uids={
@@ -293,6 +294,15 @@ def _of_files(told: Iterable[tuple[Stream, Told]], renamed: Mapping[str, str]) -
     yield from (one for one in found if not one.group or one.group == whole)
 
 
+def pod_aliases(pods: Iterable[str]) -> dict[str, str]:
+    """Return pods by their names, and by the host names that those of indexed jobs have: the name without its end."""
+    found: dict[str, set[str]] = {}
+    for pod in pods:
+        for name in ordinals.host_names(pod):
+            found.setdefault(name, set()).add(pod)
+    return _certain(found) | {pod: pod for pod in pods}
+
+
 def _pod_nodes(statements: Iterable[Told], listed: Mapping[tuple[str, str], Attributes]) -> dict[str, str]:
     """Return the machine of each pod."""
     found: dict[str, set[str]] = {}
@@ -306,7 +316,7 @@ def _pod_nodes(statements: Iterable[Told], listed: Mapping[tuple[str, str], Attr
 
 
 def _seats(
-    statements: Iterable[Told], pod_nodes: Mapping[str, str], machines: Mapping[str, tuple[int, ...]]
+    statements: Iterable[Told], aliases: Mapping[str, str], machines: Mapping[str, tuple[int, ...]]
 ) -> Iterator[Seat]:
     """Return what each statement says of one process; a host that is called like a pod is that pod."""
     for one in statements:
@@ -314,20 +324,22 @@ def _seats(
             continue
         pod = one.pod.rpartition("/")[2]
         node = short(one.node)
-        if not pod and node in pod_nodes:
-            node, pod = "", node
+        if not pod and node in aliases:
+            node, pod = "", aliases[node]
         yield Seat(rank=one.rank, local=one.local, node=node, pod=pod, pid=one.pid, inside=bool(pod), gpu=one.gpu)
-    yield from _of_machines(machines, pod_nodes)
+    yield from _of_machines(machines, aliases)
 
 
-def _of_machines(machines: Mapping[str, tuple[int, ...]], pod_nodes: Mapping[str, str]) -> Iterator[Seat]:
+def _of_machines(machines: Mapping[str, tuple[int, ...]], aliases: Mapping[str, str]) -> Iterator[Seat]:
     for node, ranks in machines.items():
         name = short(node)
-        node, pod = ("", name) if name in pod_nodes else (name, "")
+        node, pod = ("", aliases[name]) if name in aliases else (name, "")
         yield from (Seat(rank=rank, local=local, node=node, pod=pod) for local, rank in enumerate(ranks))
 
 
-def _of_pods(streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes]) -> Iterator[Seat]:
+def _of_pods(
+    streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes], aliases: Mapping[str, str]
+) -> Iterator[Seat]:
     """The processes of pods that start several: by the number of the pod, or by what the launcher in it says."""
     for (_, pod), identity in listed.items():
         number, each = identity.get("tracecore.pod.number"), identity.get("tracecore.pod.processes")
@@ -335,7 +347,9 @@ def _of_pods(streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attribu
             for local in range(each):
                 yield Seat(rank=number * each + local, local=local, pod=pod)
     for stream in streams:
-        if isinstance(name := stream.resource.get("k8s.pod.name"), str):
+        stem = stream.path.rpartition("/")[2].partition(".")[0]
+        name = stream.resource.get("k8s.pod.name", aliases.get(stem, ""))
+        if isinstance(name, str) and name:
             for local, rank in enumerate(stream.machine_ranks):
                 yield Seat(rank=rank, local=local, pod=name)
 
@@ -394,12 +408,12 @@ def _whole(seats: Iterable[Seat]) -> tuple[dict[str, tuple[int, ...]], int]:
     }, len(nodes)
 
 
-def _names(streams: Sequence[Stream], statements: Iterable[Told], pod_nodes: Mapping[str, str]) -> dict[str, str]:
+def _names(streams: Sequence[Stream], statements: Iterable[Told], aliases: Mapping[str, str]) -> dict[str, str]:
     """Return the longest name of each machine by its short one."""
     found = {
         str(host) for stream in streams for key in ("host.name", "k8s.node.name") if (host := stream.resource.get(key))
     }
-    found |= {one.node for one in statements if one.node and not one.pod and short(one.node) not in pod_nodes}
+    found |= {one.node for one in statements if one.node and not one.pod and short(one.node) not in aliases}
     names: dict[str, str] = {}
     for host in sorted(found, key=lambda name: (len(name), name)):
         names[short(host)] = host
@@ -430,6 +444,23 @@ def _by_gpu(said: Iterable[tuple[Seat, int | None]]) -> dict[tuple[str, str], se
         if seat.gpu and value is not None:
             found.setdefault((seat.node, seat.gpu), set()).add(value)
     return found
+
+
+def _chosen(statements: Sequence[Told], settings: Iterable[Setting]) -> list[Told]:
+    """Return statements without the machines of a launcher's list that it was told to leave out."""
+    out: set[str] = set()
+    only: set[str] = set()
+    for setting in settings:
+        if setting.name in ("exclude", "include"):
+            machines = {short(one) for one in setting.value.replace("@", ",").split(",") if ":" not in one}
+            out, only = (out | machines, only) if setting.name == "exclude" else (out, only | machines)
+    chosen = [one for one in statements if not one.slots or short(one.node) not in out]
+    return [one for one in chosen if not one.slots or not only or short(one.node) in only]
+
+
+def _numbers(statements: Iterable[Told]) -> dict[tuple[str, str], int]:
+    """Return the number of each GPU on its machine."""
+    return _certain(_by_gpu((Seat(node=short(one.node), gpu=one.gpu), one.number) for one in statements))
 
 
 def _communicator(statements: Sequence[Told]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.ordinals import host_names
 from tracecore.signals.bundle.place_statements import Told
 from tracecore.signals.kubernetes import objects, printed
 from tracecore.signals.record import Attributes
@@ -75,7 +76,8 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
     kept = {key: {name: said for name, said in own.items() if name not in _OF_PLACES} for key, own in known.items()}
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in kept.items():
-        named.setdefault(name, []).append(identity)
+        for called in host_names(name):
+            named.setdefault(called, []).append(identity)
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
@@ -102,6 +104,7 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
         folders: the folder of each file, below what the user named; "" where it lies there directly.
     """
     launched = [stream for stream in streams if stream.machine_ranks]
+    stems = {stream.path.rpartition("/")[2].partition(".")[0]: stream.machine_ranks for stream in launched}
     beside = {stream.path.rpartition("/")[0]: stream.machine_ranks for stream in launched}
     several = len(set(beside.values())) == len(beside)
     for stream in streams if launched else ():
@@ -113,7 +116,9 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
                 stream.machine_ranks = beside.get(stream.path.rpartition("/")[0], ())
             continue
         folder = stream.path
-        while folder := folder.rpartition("/")[0]:
+        around = set(folder.split("/")[:-1])
+        found = {ranks for stem, ranks in stems.items() if stem in around}
+        while len(found) != 1 and (folder := folder.rpartition("/")[0]):
             if found := {one.machine_ranks for one in launched if one.path.startswith(f"{folder}/")}:
                 break
         if folder and len(found) == 1 and local < len(ranks := found.pop()):

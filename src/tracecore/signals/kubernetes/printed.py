@@ -36,6 +36,7 @@ BARE_DATED = re2.compile(_DATED_TEXT.encode())
 MESSAGE = 16 << 10
 #: What the kubelet adds to a mount that failed, each on its own line.
 _GOES_ON = re2.compile(r"^\s*(?:Mounting (?:command|arguments): |Output: |mount(?:\.\w+)?: )")
+_POD_NAME = re2.compile(r"^[a-z0-9][a-z0-9.-]*$")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
 _FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
 
@@ -104,7 +105,7 @@ def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
     """Return namespace, name and identity of every pod of `kubectl get pods`."""
     for _, row in _pod_rows(stream):
         name, space, node = row.get("NAME", ""), row.get("NAMESPACE", ""), row.get("NODE", "<none>")
-        if not name:
+        if not _POD_NAME.match(name):
             continue
         identity: Attributes = {"k8s.pod.name": name}
         if space:
