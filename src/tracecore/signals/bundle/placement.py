@@ -218,7 +218,8 @@ def settle(
         joined(seats, places)
     if not machines:
         machines, world = _whole(seats)
-    names = _names(streams, statements, aliases)
+    hosts = _names(streams, statements, aliases)
+    names = {short(node): node for node in pod_nodes.values()} | hosts
     pods: dict[str, set[int]] = {}
     for (_, pod), identity in listed.items():
         if isinstance(rank := identity.get(RANK), int):
@@ -250,7 +251,7 @@ def settle(
             if "k8s.pod.uid" in identity
         },
         logs=_logs(streams),
-        hosts=frozenset(names),
+        hosts=frozenset(hosts),
     )
 
 
