@@ -50,7 +50,7 @@ def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
     found: dict[int, Fact] = {}
     for fact in facts:
         if isinstance(fact, _ENDS):
-            failed = True
+            failed = failed or not (isinstance(fact, ExceptionRaised) and fact.caught)
         elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
             # A bar that was full, or another epoch: steps are counted anew and the program goes on.
             again = not full and (fact.epoch is None or epoch is None or fact.epoch <= epoch)
