@@ -65,6 +65,8 @@ from tracecore.signals.stamps import Stamp, is_plausible
 from tracecore.signals.stream import Clock, Counters, Stream
 
 HEAD = 64 * 1024
+#: Bytes of a long file in which a launcher's settings stand.
+SETTINGS = 16 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
 NESTED_ZIP = 1 << 30
 #: Bytes of exports of logs that are held in memory.
@@ -492,7 +494,9 @@ class _Search:
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
         if complete or found.layer in ("stdout", "scheduler"):
-            self.settings |= dict.fromkeys(layouts.said(head, output=found.layer == "stdout"))
+            self.settings |= dict.fromkeys(
+                layouts.said(head if complete else head[:SETTINGS], output=found.layer == "stdout")
+            )
         self.places.add(stream, place_statements.said(stream, head, tail, name, complete=complete))
         works = holds_work(found, head, tail)
         if found.layer == "stdout" or works:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import re2
 
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.scheduler import slurm
@@ -18,10 +19,10 @@ from tracecore.signals.scheduler import slurm
 #: Machines and ranks that a job is believed to have.
 _MOST: Final = 16_384
 #: Words without which a file has no such setting; looking for them costs less than the expressions.
-_SIGNS: Final = (
-    b"SLURM_", b"NodeList=", b"ntasks", b"nproc", b"NPROC", b"LOCAL_WORLD_SIZE", b"distribution", b"world_size",
-    b" per node", b"odes=", b"-exclude", b"-include", b"workers: ", b"gpu-bind",
-)  # fmt: skip
+_SIGNS: Final = re2.compile(
+    rb"SLURM_|NodeList=|ntasks|nproc|NPROC|LOCAL_WORLD_SIZE|distribution|world_size| per node|odes="
+    rb"|-exclude|-include|workers: |gpu-bind"
+)
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ def said(text: bytes, *, output: bool) -> list[Setting]:
     Args:
         output: it is what the program itself printed; other files list machines of other jobs.
     """
-    if not any(sign in text for sign in _SIGNS):
+    if _SIGNS.search(text) is None:
         return []
     found: dict[Setting, None] = {}
     for name, expression in FORMATS.launch.items():

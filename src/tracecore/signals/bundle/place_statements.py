@@ -120,16 +120,16 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
         found += [Told(pid=int(pid), own=True) for pid in expressions["spied"].findall(early)]
     if b"srun: error: " in head or b"srun: error: " in tail:
         found += _of_srun(head, tail)
-    if b"exitcode" in tail or b"exitcode" in head:
-        for ends in (head, tail):
-            for node, rank, local, pid in FORMATS.expressions["table_row"].findall(ends):
-                found.append(Told(node=_text(node), rank=int(rank), local=int(local), pid=int(pid)))
-    if b"global_rank_mapping" in head:
+    end = tail or head
+    if b" (local_rank: " in end:
+        for node, rank, local, pid in expressions["table_row"].findall(end):
+            found.append(Told(node=_text(node), rank=int(rank), local=int(local), pid=int(pid)))
+    if b"global_rank_mapping" in head[: 2 * EARLY]:
         found += _of_deepspeed(head, stream.path)
     if b":" in early and (match := FORMATS.expressions["host_list"].search(early)):
         found += _slots(FORMATS.expressions["host_slots"].findall(match.group(1)), stream.path)
     found += _of_lines(early)
-    found += _of_environments(head)
+    found += _of_environments(head if complete else early)
     return found
 
 
