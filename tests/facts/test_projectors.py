@@ -764,6 +764,9 @@ def test_a_launcher_speaks_of_another_rank_than_its_own() -> None:
     torch = {**attributes, "tracecore.launcher": "torchelastic"}
     assert of(LauncherFailure, project(signal(torch, own))).node == "n0"
     assert of(LauncherFailure, project(signal({"tracecore.launcher": "ray"}, own))).rank is None
+    jax = {"tracecore.launcher": "jax", "tracecore.launcher.rank": 4}
+    assert of(LauncherFailure, project(signal(jax, own))).node is None
+    assert of(LauncherFailure, project(signal(jax, {**own, "gen_ai.training.rank": 4}))).node == "n0"
 
 
 def test_a_traceback_that_is_the_body() -> None:

@@ -183,6 +183,9 @@ def _suspects(
         # A rank of that machine that waits for the others has got over it.
         waiting = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.fields.get("hanging_ranks") or ()}
         ranks = tuple(rank for rank in ranks if rank not in waiting)
+    if root.name in whereabouts.OF_STORAGE and attempt is not None:
+        # Of a machine's ranks those that began to save and have not ended are the ones that wait for storage.
+        ranks = tuple(rank for rank in ranks if rank in attempt.saving) or ranks
     if not ranks and root.name == "nccl_bootstrap":
         size, count = (root.fields.get(name) for name in ("cohort_size", "failed_rank_count"))
         ranks = whereabouts.missing(size, count, attempt, run)

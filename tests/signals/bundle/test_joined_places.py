@@ -260,3 +260,30 @@ def test_a_console_is_of_the_machine_that_it_is_called_after(tmp_path: Path) -> 
 def test_folders_that_are_numbered_and_no_machines(tmp_path: Path) -> None:
     found = bundle(tmp_path, llama_seed_1_in_a__log=STEP, llama_seed_2_in_a__log=STEP)
     assert not any("host.name" in stream.resource for stream in found.streams)
+
+
+def test_the_log_of_a_pod_by_the_command_above_it(tmp_path: Path) -> None:
+    table = pods(*[(f"unet-{n}-aaaa{n}", f"gx-0{n}") for n in range(3)])
+    log = "$ kubectl logs -n geo unet-{0}-aaaa{0} --tail=50\nRANK={0} WORLD_SIZE=3\n" + STEP
+    found = bundle(tmp_path, pods__txt=table, index0__txt=log.format(0), index1__txt=log.format(1))
+    logs = {s.resource["k8s.pod.name"]: s.resource for s in found.streams if s.layer == "stdout"}
+    assert logs["unet-1-aaaa1"]["gen_ai.training.rank"] == 1
+    assert logs["unet-1-aaaa1"]["k8s.namespace.name"] == "geo"
+    assert logs["unet-1-aaaa1"]["k8s.node.name"] == "gx-01"
+    assert found.placement.nodes == {0: "gx-00", 1: "gx-01", 2: "gx-02"}
+
+
+def test_pods_without_a_header(tmp_path: Path) -> None:
+    row = "asr-worker-{0}   1/1   Running   0   5h12m   10.0.3.{0}   gx-0{0}   <none>   <none>\n"
+    rows = "".join(row.format(number) for number in range(3))
+    found = bundle(tmp_path, pods__txt=f"$ kubectl get po -n speech -o wide | grep asr\n{rows}", worker_2__log=STEP)
+    assert found.placement.pod_nodes["asr-worker-2"] == "gx-02"
+    (log,) = (stream for stream in found.streams if stream.layer == "stdout")
+    assert log.resource["k8s.node.name"] == "gx-02"
+
+
+def test_a_pod_of_several_ranks_is_none_of_them(tmp_path: Path) -> None:
+    text = "torchrun --nnodes=4 --nproc-per-node=8 --node-rank=2 train.py\n[rank 16] saving checkpoint\n"
+    (log,) = bundle(tmp_path, worker_2__log=text).streams
+    assert "gen_ai.training.rank" not in log.resource
+    assert log.machine_ranks == tuple(range(16, 24))

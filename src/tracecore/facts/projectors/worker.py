@@ -195,9 +195,12 @@ def _reported(record: Stamped) -> dict[str, Any]:
     fields = record.identity()
     launcher = record.get("tracecore.launcher")
     if launcher is not None:
-        fields.pop("rank", None)
+        own = fields.pop("rank", None)
         if (rank := natural(record.get(_LAUNCHER + "rank"))) is not None:
             fields["rank"] = rank
+            if own not in (None, rank) and launcher != "torchelastic":
+                # A rank that tells of another is not where that one is.
+                fields = {key: value for key, value in fields.items() if key not in ("node", "pod")}
         host = name(record.get(_LAUNCHER + "host"))
         # torchelastic's agent speaks of its own host only, whose name the record knows better; srun of others.
         if host is not None and (launcher != "torchelastic" or "node" not in fields):

@@ -461,6 +461,8 @@ class _Search:
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
         )
+        if found.format == "text" and b"kubectl " in head[:128]:
+            stream.resource |= pasted.pod(head)
         if stream.layer == "kubernetes":
             stream.resource.pop("gen_ai.training.rank", None)  # `describe-worker-5.txt` is about a pod
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):

@@ -35,7 +35,8 @@ _LAUNCHER = re2.compile(
 )
 #: Such a launcher says that it has started several.
 _STARTED = re2.compile(
-    rb"Setting OMP_NUM_THREADS environment variable for each process|failed \(exitcode: -?\d+\) local_rank: [1-9]"
+    rb"Setting OMP_NUM_THREADS environment variable for each process"
+    rb"|--nproc[-_]per[-_]node[= ](?:[2-9]|1\d|auto|gpu)\b|failed \(exitcode: -?\d+\) local_rank: [1-9]"
     rb"|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)|\blocal_ranks=\[0, 1"
 )
 #: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
@@ -166,7 +167,7 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterab
             continue
         if known.own is not None and not known.launched and not _is_pod(stream):
             stream.resource[RANK] = known.own
-        elif known.several and not _is_pod(stream) and "rank" not in stream.path.rpartition("/")[2].lower():
+        elif known.several and "rank" not in stream.path.rpartition("/")[2].lower():
             stream.resource.pop(RANK, None)  # `worker-3.log` of a machine with eight ranks
         if (place := _place(stream)) is not None:
             groups.setdefault(place.group, []).append((place, stream))

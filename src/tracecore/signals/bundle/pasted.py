@@ -14,6 +14,7 @@ import re2
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recognise
 from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.record import Attributes
 
 _LINE = re2.compile(rb"[^\n]*\n?")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
@@ -26,6 +27,16 @@ def host(text: bytes) -> str | None:
     prompts = FORMATS.expressions["prompt"].finditer(text)
     found = {name for match in prompts for name in match.groups() if name}
     return found.pop().decode("utf-8", "replace") if len(found) == 1 else None
+
+
+def pod(text: bytes) -> Attributes:
+    """The pod of which somebody printed the log, by the command above it."""
+    match = FORMATS.expressions["logs_of"].match(text)
+    if match is None:
+        return {}
+    space = FORMATS.expressions["logs_in"].match(match.group())
+    found: Attributes = {"k8s.pod.name": match.group(1).decode()}
+    return found | ({"k8s.namespace.name": space.group(1).decode()} if space else {})
 
 
 def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:

@@ -351,6 +351,8 @@ def _of_pods(
         stem = stream.path.rpartition("/")[2].partition(".")[0]
         name = stream.resource.get("k8s.pod.name", aliases.get(stem, ""))
         if isinstance(name, str) and name:
+            if not stream.machine_ranks and isinstance(own := stream.resource.get(RANK), int):
+                yield Seat(rank=own, pod=name)
             for local, rank in enumerate(stream.machine_ranks):
                 yield Seat(rank=rank, local=local, pod=name)
 

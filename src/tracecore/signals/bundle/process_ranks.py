@@ -38,6 +38,8 @@ _LOGGED = re2.compile(
 
 #: The ranks of a machine, as torchrun's agent prints them after the rendezvous.
 _OF_MACHINE = re2.compile(rb"\bglobal_ranks=\[(\d[\d, ]{0,900})\]")
+#: Words of launchers that start several ranks on a machine.
+_LOCAL = re2.compile(rb"\[default|local_rank|(?:machine|node)[-_]rank")
 #: Ranks of one machine that are believed.
 _MOST_OF_NODE = 64
 #: Ray gives the address only of machines other than the driver's.
@@ -91,7 +93,7 @@ def on_several_machines(head: bytes) -> bool:
 
 def _speaks_of_local_ranks(head: bytes) -> bool:
     """Return whether it matters which machine a log is of; asking costs less than looking for the settings."""
-    return b"[default" in head or b"local_rank" in head or b"machine_rank" in head or b"/1 " in head[:4096]
+    return _LOCAL.search(head) is not None or b"/1 " in head[:4096]
 
 
 def _one_number(setting: re2._Regexp, head: bytes) -> int | None:

@@ -81,14 +81,25 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
-            if len(found := named.get(stem, [])) == 1:
+            found = named.get(stem) or [
+                identity for name, (identity, *_) in named.items() if "-" in stem and name.endswith(f"-{stem}")
+            ]
+            if len(found) == 1:
                 if "-worker-" in stem and any(_leads(name, stem) for _, name in known):
                     stream.resource.pop("gen_ai.training.rank", None)  # workers are counted without the master
                 stream.resource |= found[0]
     for stream in logs:
-        key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
-        stream.resource.update(kept.get(key, {}))
-    return known
+        name = str(stream.resource["k8s.pod.name"])
+        key = (str(stream.resource.get("k8s.namespace.name", "")), name)
+        alone = named.get(name, [])
+        stream.resource.update(kept.get(key) or (alone[0] if len(alone) == 1 else {}))
+    spaces = {
+        str(stream.resource.get("k8s.namespace.name", ""))
+        for stream in logs
+        if ("", stream.resource["k8s.pod.name"]) in known
+    }
+    only = spaces.pop() if len(spaces) == 1 else ""
+    return {(space or only, name): identity for (space, name), identity in known.items()}
 
 
 def _leads(pod: str, worker: str) -> bool:

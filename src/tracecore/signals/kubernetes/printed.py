@@ -203,7 +203,8 @@ _BARE_OLD_EVENT_TEXT = (
 #: And of a table of pods: perhaps a namespace, name, containers that are ready, state, restarts, age.
 _BARE_POD_TEXT = (
     r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<NAME>[a-z0-9][a-z0-9.-]*) +\d+/\d+ +"
-    r"(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}(?: .*)?$"
+    r"(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}"
+    r"(?: +(?P<IP>\d{1,3}(?:\.\d{1,3}){3}|<none>) +(?P<NODE>[a-z0-9][a-z0-9.-]*|<none>)(?: .*)?| .*)?$"
 )
 #: Whom such a row is about: it does not say, and an eviction is one all the same.
 UNNAMED = "pod/unnamed-pod"
