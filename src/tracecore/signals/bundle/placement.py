@@ -198,52 +198,23 @@ def settle(
     """
     statements = list(_placed(streams, told, processes, listed))
     pod_nodes = _pod_nodes(statements, listed)
-    machines, world = _machines(_chosen(statements, settings))
-    places = {pod: short(node) for pod, node in pod_nodes.items()}
     aliases = pod_aliases(pod_nodes)
     of_pods = [*_of_pods(streams, listed, aliases), *_of_numbers(statements, settings)]
-    seats = [*_seats(statements, aliases, machines), *of_pods]
-    joined(seats, places)
-    if machines and not _follows(seats, machines):
-        # A list of hosts that the run did not follow.
-        machines, world = {}, 0
-        seats = [*_seats(statements, aliases, machines), *of_pods]
-        joined(seats, places)
-    if in_row := list(_in_a_row(seats, listed)):
-        seats += in_row
-        joined(seats, places)
-    if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
-        machines, world = dict(layout.machines), sum(map(len, layout.machines.values()))
-        seats += _of_machines(machines, aliases)
-        joined(seats, places)
-    if not machines:
-        machines, world = _whole(seats)
+    seats, machines = _joined(statements, of_pods, pod_nodes, listed, settings)
     hosts = _names(streams, statements, aliases)
     names = {short(node): node for node in pod_nodes.values()} | hosts
-    pods: dict[str, set[int]] = {}
-    for (_, pod), identity in listed.items():
-        if isinstance(rank := identity.get(RANK), int):
-            pods.setdefault(pod, set()).add(rank)
-    for seat in seats:
-        if seat.pod and seat.rank is not None:
-            pods.setdefault(seat.pod, set()).add(seat.rank)
-    said_of_pods = frozenset(pods)
-    for stream in streams:
-        name, own = stream.resource.get("k8s.pod.name"), stream.resource.get(RANK)
-        if isinstance(name, str) and isinstance(own, int) and name not in said_of_pods:
-            pods.setdefault(name, set()).add(own)
     of_machines = [seat for seat in seats if not seat.inside and seat.pid is not None]
     return Placement(
         nodes={rank: names.get(node, node) for rank, node in _certain(_by(seats, "rank", "node")).items()},
         machines={short(node): mine for node, mine in machines.items()},
-        world=world,
+        world=sum(map(len, machines.values())),
         ranks=_certain(_by_process((seat, seat.rank) for seat in of_machines)),
         locals=_certain(_by_process((seat, seat.local) for seat in of_machines)),
         parents=_certain(_by_process((Seat(node=short(one.node), pid=one.pid), one.parent) for one in statements)),
         gpus={gpu: tuple(sorted(pids)) for gpu, pids in _by_gpu((seat, seat.pid) for seat in of_machines).items()},
         of_gpus=_certain(_by_gpu((seat, seat.rank) for seat in seats)),
         numbers={} if any(setting.name == "gpu_bind" for setting in settings) else _numbers(statements),
-        pods={pod: tuple(sorted(ranks)) for pod, ranks in pods.items()},
+        pods=_ranks_of_pods(streams, listed, seats),
         pod_nodes=pod_nodes,
         uids={
             str(identity["k8s.pod.uid"]): f"{space}/{pod}" if space else pod
@@ -253,6 +224,50 @@ def settle(
         logs=_logs(streams),
         hosts=frozenset(hosts),
     )
+
+
+def _joined(
+    statements: Sequence[Told],
+    of_pods: Sequence[Seat],
+    pod_nodes: Mapping[str, str],
+    listed: Mapping[tuple[str, str], Attributes],
+    settings: Collection[Setting],
+) -> tuple[list[Seat], dict[str, tuple[int, ...]]]:
+    """Return all seats with what the others know of them, and the ranks of each machine; {} where not all are known."""
+    places = {pod: short(node) for pod, node in pod_nodes.items()}
+    aliases = pod_aliases(pod_nodes)
+    machines = _machines(_chosen(statements, settings))
+    seats = [*_seats(statements, aliases), *_of_machines(machines, aliases), *of_pods]
+    joined(seats, places)
+    if machines and not _follows(seats, machines):
+        # A list of hosts that the run did not follow.
+        machines = {}
+        seats = [*_seats(statements, aliases), *of_pods]
+        joined(seats, places)
+    if in_row := list(_in_a_row(seats, listed)):
+        seats += in_row
+        joined(seats, places)
+    if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
+        machines = dict(layout.machines)
+        seats += _of_machines(machines, aliases)
+        joined(seats, places)
+    return seats, machines or _whole(seats)
+
+
+def _ranks_of_pods(
+    streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes], seats: Iterable[Seat]
+) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each pod; those of its log only where nothing else tells."""
+    found = _by(seats, "pod", "rank")
+    for (_, pod), identity in listed.items():
+        if isinstance(rank := identity.get(RANK), int):
+            found.setdefault(pod, set()).add(rank)
+    told = frozenset(found)
+    for stream in streams:
+        name, own = stream.resource.get("k8s.pod.name"), stream.resource.get(RANK)
+        if isinstance(name, str) and isinstance(own, int) and name not in told:
+            found.setdefault(name, set()).add(own)
+    return {pod: tuple(sorted(ranks)) for pod, ranks in found.items()}
 
 
 def _placed(
@@ -316,9 +331,7 @@ def _pod_nodes(statements: Iterable[Told], listed: Mapping[tuple[str, str], Attr
     return _certain(found)
 
 
-def _seats(
-    statements: Iterable[Told], aliases: Mapping[str, str], machines: Mapping[str, tuple[int, ...]]
-) -> Iterator[Seat]:
+def _seats(statements: Iterable[Told], aliases: Mapping[str, str]) -> Iterator[Seat]:
     """Return what each statement says of one process; a host that is called like a pod is that pod."""
     for one in statements:
         if one.ranks or one.slots:
@@ -328,7 +341,6 @@ def _seats(
         if not pod and node in aliases:
             node, pod = "", aliases[node]
         yield Seat(rank=one.rank, local=one.local, node=node, pod=pod, pid=one.pid, inside=bool(pod), gpu=one.gpu)
-    yield from _of_machines(machines, aliases)
 
 
 def _of_machines(machines: Mapping[str, tuple[int, ...]], aliases: Mapping[str, str]) -> Iterator[Seat]:
@@ -397,18 +409,18 @@ def _holds(layout: Layout, seats: Sequence[Seat]) -> bool:
     return layout.certain or any(seat.node and seat.rank is not None and seat.rank not in first for seat in seats)
 
 
-def _whole(seats: Iterable[Seat]) -> tuple[dict[str, tuple[int, ...]], int]:
+def _whole(seats: Iterable[Seat]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each machine where statements place every rank; {} where they leave one out."""
     nodes = _certain(_by(seats, "rank", "node"))
     if len(nodes) < 2 or sorted(nodes) != list(range(len(nodes))):
-        return {}, 0
+        return {}
     locals_ = _certain(_by(seats, "rank", "local"))
     machines: dict[str, list[int]] = {}
     for rank, node in nodes.items():
         machines.setdefault(node, []).append(rank)
     return {
         node: tuple(sorted(ranks, key=lambda rank: (locals_.get(rank, 0), rank))) for node, ranks in machines.items()
-    }, len(nodes)
+    }
 
 
 def _names(streams: Sequence[Stream], statements: Iterable[Told], aliases: Mapping[str, str]) -> dict[str, str]:
@@ -479,8 +491,8 @@ def _communicator(statements: Sequence[Told]) -> int:
     return largest if known < largest and all(len(who) == 1 for who in holders.values()) else 0
 
 
-def _machines(statements: Sequence[Told]) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Return the ranks of each machine by the one table of them that there is, and how many it has."""
+def _machines(statements: Sequence[Told]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each machine by the one table of them that there is."""
     tables: dict[str, dict[str, tuple[int, ...]]] = {}
     counts: dict[str, dict[str, tuple[int, ...]]] = {}
     for one in statements:
@@ -492,10 +504,7 @@ def _machines(statements: Sequence[Told]) -> tuple[dict[str, tuple[int, ...]], i
             mine[one.node] = tuple(range(first, first + one.slots))
     # Who lists ranks knows better than who lists places for them.
     different = {tuple(sorted(table.items())): table for table in (tables or counts).values()}
-    if len(different) != 1:
-        return {}, 0
-    (table,) = different.values()
-    return table, sum(map(len, table.values()))
+    return next(iter(different.values())) if len(different) == 1 else {}
 
 
 def _logs(streams: Sequence[Stream]) -> dict[str, int]:
