@@ -59,7 +59,7 @@ Ask: TypeAlias = Callable[[bytes], Said]
 
 
 class Shape(NamedTuple):
-    """The meaning of the numbers of a line, each by its place among them.
+    """The meaning of the numbers of a line, each by its place among them, which may be counted from the end.
 
     Args:
         steps: what a number adds to the step, for each of one.
@@ -98,6 +98,15 @@ class Shape(NamedTuple):
         if said.time is None or self.since is None:
             return True
         return abs(self.since + sum(_at(raw, spans[place]) * weight for place, weight in self.times) - said.time) < 2
+
+    def holds(self, said: Said, raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> bool:
+        """Whether a line of another outline has this shape: it says what the shape says, with other numbers too."""
+        count = len(spans)
+        if not all(-count <= place < count for place in self.used) or not self.fits(said, raw, spans):
+            return False
+        used = {place % count for place in self.used}
+        others = [span for place, span in enumerate(spans) if place not in used]
+        return not others or _alike(said, ask(_changed(raw, others)))
 
     @property
     def used(self) -> list[int]:
@@ -158,6 +167,10 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     since = None
     if times and base.time is not None:
         since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
+    others = (*who, *stream, *(place for place, _ in (*steps, *lengths, *exponents)))
+    if times and times[0][0] > max(others, default=-1):
+        # Behind everything else stands the time of a container runtime, whatever the line says before it.
+        times = [(place - len(spans), weight) for place, weight in times]
     columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
     shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
     if any(spans[place][1] - spans[place][0] > MAX_DIGITS for place in shape.used):
@@ -176,10 +189,7 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said)
     """
 
     def tells(low: int, high: int) -> bool:
-        changed = bytearray(raw)
-        for span in spans[low:high]:
-            changed[_told(*span)] = _other(raw[_told(*span)])
-        return ask(bytes(changed)) != base
+        return ask(_changed(raw, spans[low:high])) != base
 
     low, asked = 0, 1
     while low < len(spans):
@@ -192,6 +202,28 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said)
             low, high = (low, middle) if tells(low, middle) else (middle, high)
         yield low
         low, asked = low + 1, 1
+
+
+def _changed(raw: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
+    """Return a line with other numbers in some places."""
+    changed = bytearray(raw)
+    for span in spans:
+        changed[_told(*span)] = _other(raw[_told(*span)])
+    return bytes(changed)
+
+
+def _alike(one: Said, other: Said) -> bool:
+    """Whether two events differ in parts of seconds and of values only."""
+    if one._replace(time=None, values=()) != other._replace(time=None, values=()):
+        return False
+    pairs = zip((one.time, *one.values), (other.time, *other.values), strict=True)
+    return all(_near(before, after) for before, after in pairs)
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or (abs(one - other) < 1 and math.isclose(one, other, rel_tol=0.1))
 
 
 def _told(begin: int, end: int) -> int:
