@@ -252,5 +252,5 @@ def test_lines_without_a_word_of_progress_are_not_remembered() -> None:
     selector = layer.selector(_stream())
     lines = [b"comm 0x%08x channel %d via P2P\n" % (n * 7919 * 104729 % 2**32, n) for n in range(50)]
     assert selector(b"".join(lines)) == []
-    (shapes,) = layer._shapes.values()
+    ((shapes, _),) = layer._known.values()
     assert not len(shapes._alike)

@@ -29,6 +29,8 @@ DIGITS: Final = b"0123456789"
 #: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
 VARYING: Final = DIGITS + b"abcdef"
 NUMBER: Final = re.compile(rb"\d+")
+#: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
+_CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
 
 
 class Said(NamedTuple):
@@ -43,6 +45,7 @@ class Said(NamedTuple):
         time: in seconds, in any calendar; None where it has none.
         values: of which it matters how large they are.
         stream: names whose progress it is, which may be that of several writers.
+        named: what else it says, without messages, sizes and the like.
     """
 
     something: bool
@@ -53,6 +56,7 @@ class Said(NamedTuple):
     time: float | None
     values: tuple[float | None, ...]
     stream: tuple[object, ...] = ()
+    named: object = None
 
 
 Ask: TypeAlias = Callable[[bytes], Said]
@@ -120,6 +124,27 @@ def numbers(line: bytes) -> list[tuple[int, int]]:
     return [match.span() for match in NUMBER.finditer(line)]
 
 
+def shown_numbers(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
+    """Return where the numbers of a line are that its text has; None if that is not certain.
+
+    Args:
+        raw: the line as it is.
+        text: the same without escapes and terminal codes.
+        shown: where those of the text are that are not hidden.
+    """
+    if raw == text:
+        return shown
+    spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
+    if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
+        return None
+    known = set(shown)
+    return [span for span, place in zip(spans, said, strict=True) if place in known]
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    return b"\xff" * (match.end() - match.start())
+
+
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
     """The shape of a line; `NOTHING` or `ALONE` where it is none, `UNKNOWN` where other lines may have one.
 
@@ -137,7 +162,7 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     stream: list[int] = []
     lengths: list[tuple[int, int]] = []
     exponents: list[tuple[int, int]] = []
-    for place in _telling(raw, spans, ask, base):
+    for place in telling(raw, spans, ask, base):
         begin, end = spans[place]
         said, change = _moved(raw, begin, end, ask, base)
         if said is None:
@@ -182,7 +207,7 @@ def _at(raw: bytes, span: tuple[int, int]) -> int:
     return int(raw[span[0] : span[1]])
 
 
-def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
+def telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
     """Places of the numbers that mean something.
 
     Those of a date stand together and all mean something; most others mean nothing, and are asked for together.

@@ -155,6 +155,8 @@ class _Assembly:
         self._first_attempt = self._attempt
         #: The machine whose launcher has said that its workers failed; "" where lines do not name one.
         self._failed: str | None = None
+        #: How many records some stand for, by where they begin.
+        self._counts: dict[int, int] = {}
 
     @property
     def idle(self) -> bool:
@@ -172,6 +174,7 @@ class _Assembly:
         if isinstance(picked, Picked):
             known, lines = picked.newlines, picked.lines
             reports.extend(picked.reports)
+            self._counts = {base + begin: count for begin, count in picked.counts.items()}
         while position < size:
             if picked is not None:
                 while index < count and picked[index] < position:
@@ -293,7 +296,10 @@ class _Assembly:
             line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
-        opened = _OpenRecord(line, shape, place, time, self._marked(line, inferred=inferred))
+        attributes = self._marked(line, inferred=inferred)
+        if place.offset in self._counts:
+            attributes["tracecore.repeat.count"] = self._counts.pop(place.offset)
+        opened = _OpenRecord(line, shape, place, time, attributes)
         opened.wanted = self._all or isinstance(shape, Message)
         if line.folded:
             yield from self._emit(opened)
