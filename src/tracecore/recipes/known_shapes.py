@@ -196,7 +196,7 @@ class Shapes:
         """The shape of a line, or what else is known of it; `UNKNOWN` for nothing yet."""
         if any(number >= 0 and self._shape(number) == ALONE for number in alike.answers):
             return ALONE  # one that was wrong
-        if not alike.seen or alike.answers:
+        if not alike.seen or alike.answers or alike.seen == WORTH:
             said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
@@ -227,9 +227,9 @@ class Shapes:
     def doubtful(self, variant: int, count: int) -> bool:
         """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
 
-        After 1, 4, 16, 64, … of them.
+        After 4, 16, 64, … of them: the first one was looked into.
         """
-        before = self._counts.get(variant, 0)
+        before = self._counts.get(variant, 1)
         self._counts[variant] = before + count
         return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
 
