@@ -122,3 +122,21 @@ def test_numbers_that_name_nothing_do_not_tell_events_apart() -> None:
     (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
     assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every)
     assert records < FIRST + 8
+
+
+def test_what_is_thinned_has_the_time_of_the_lines_above_it() -> None:
+    lines = [
+        line
+        for second in range(1200)
+        for line in (f"2026-11-15 00:{second // 60:02d}:{second % 60:02d},000 INFO all is well", REFUSED)
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    layer = plan("stdout")
+    found = []
+    for record in read(stream, layer.selector(stream), Clock(START * 10**9, True), Counters()):
+        layer.run(record)
+        found += [fact for fact in project(record) if type(fact).__name__ == "NcclError"]
+    assert len(found) < FIRST + 10
+    assert [fact.time for fact in found] == sorted(fact.time for fact in found)
+    assert found[-1].time - found[0].time == 1199 * 10**9

@@ -202,7 +202,7 @@ class _Assembly:
                 number = block.line + int(known.searchsorted(position))
             while candidate and reports and reports[0].offset < base + position:
                 # What has no time of its own gets that of the lines above it.
-                yield from self.reported((reports.popleft(),))
+                yield from self.reported((reports.popleft(),), data, base)
             begin, position = position, after
             raw = data[begin:end]
             if not candidate and not self._cut_lines and (message := self._open.ended_message(raw)) is not None:
@@ -216,7 +216,7 @@ class _Assembly:
                 candidate = candidate or joined[1] is not place
                 line, place = joined
             yield from self._place(line, place, candidate, data, begin)
-        yield from self.reported(reports)
+        yield from self.reported(reports, data, base)
         if known is not None:
             block.newlines = len(known)
         elif lines is not None:
@@ -225,8 +225,14 @@ class _Assembly:
             block.newlines = number - block.line + _newlines(data, counted_to, size)
         self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 
-    def reported(self, reports: Iterable[LoneLine]) -> Iterator[LogSignal]:
-        """Lines that stand alone, those a selector kept back from blocks before among them."""
+    def reported(self, reports: Iterable[LoneLine], data: bytes = b"", base: int = 0) -> Iterator[LogSignal]:
+        """Lines that stand alone, those a selector kept back from blocks before among them.
+
+        Args:
+            reports: in order.
+            data: the block.
+            base: where it begins.
+        """
         for report in reports:
             line = self._dialect(report.raw)
             if line.partial or not line.text:
@@ -234,7 +240,12 @@ class _Assembly:
             stamp = line.stamp or stamps.find(line.text)
             if stamp is not None and not self._fits(self._resolved(stamp)):
                 stamp = None
-            time = self._anchor(report.offset) if stamp is None else self._resolved(stamp)
+            if stamp is not None:
+                time = self._resolved(stamp)
+            elif report.offset >= base and data:
+                time, _ = self._when(None, report.offset, data, report.offset - base)
+            else:
+                time = self._anchor(report.offset)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
                 self._stamped_at = self._seen = report.offset
