@@ -9,7 +9,7 @@ progress is none of events. What is thinned are lines that stand alone, and trac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import HIDDEN, Array, Lines, Mask
@@ -26,6 +26,8 @@ MAX_ALIKE: Final = 128
 MAX_KINDS: Final = 4096
 #: After so many events of a kind, progress beside them says nothing new.
 NEWS: Final = 4
+#: How much that is no progress is looked at in a block, for the progress lines beside it.
+MAX_EVENTS: Final = 8
 
 #: A line of a traceback, and how many lines above an error it is looked for.
 FRAME: Final = b'", line '
@@ -74,8 +76,20 @@ class Kinds:
         self._ask = ask
         self.mask = mask
         self._known: dict[bytes, Kind] = {}
+        self._true: dict[bytes, bool] = {}
         #: The keys of kinds in which no number names anything, by what is left of their lines without digits.
         self.keys: dict[bytes, bytes] = {}
+
+    def true(self, key: bytes, raw: bytes) -> bool:
+        """Whether lines of a kind are events and do not only look like one; the opening line of a block always is."""
+        found = self._true.get(key)
+        if found is None:
+            if len(self._true) >= MAX_KINDS:
+                self._true.clear()
+            opens = any(opener in raw for opener in ALWAYS)
+            found = not _is_ruler(raw) if opens else self._ask(raw).something
+            self._true[key] = found
+        return found
 
     def find(self, key: bytes) -> Kind | None:
         """Return what is known of a kind."""
@@ -119,14 +133,14 @@ class Found(NamedTuple):
         counts: so many lines a kept one stands for.
         reports: stand for others.
         progress: lines that say nothing but progress.
-        news: of which there were not many like it.
+        news: of which there were not many like it, with their kinds.
     """
 
     kept: list[int]
     counts: dict[int, int]
     reports: list[LoneLine]
     progress: list[int]
-    news: list[int]
+    news: dict[int, bytes]
 
 
 class _Seen:
@@ -179,7 +193,7 @@ class Repeats:
             row: a line as a report; None where all events are handed on.
         """
         kinds = self._kinds
-        found = Found([], {}, [], [], [])
+        found = Found([], {}, [], [], {})
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
         own = {line: said.raw(line).translate(None, VARYING) for line in events}
         masked = self._masked(said, [line for line in events if own[line] not in kinds.keys])
@@ -198,7 +212,7 @@ class Repeats:
                 key = frames + kinds.mask(said.raw(until)).translate(None, DIGITS + HIDDEN)
                 seen = self._of(key)
                 if seen.count < NEWS:
-                    found.news.append(line)
+                    found.news[line] = key
                 seen.count += 1
                 inside[line] = [line]
                 if seen.count > FIRST:
@@ -208,7 +222,7 @@ class Repeats:
             key = kinds.keys.get(own[line]) or means.translate(None, DIGITS + HIDDEN + b" ")
             seen = self._of(key)
             if seen.count < NEWS:
-                found.news.append(line)
+                found.news[line] = key
             seen.count += 1
             kind = kinds.find(key)
             if kind is None and seen.count > FIRST:
@@ -242,6 +256,11 @@ class Repeats:
                 found.reports.append(row(before[0])._replace(until=last_of, lines=len(before), event=True))
             found.reports.append(row(last))
         return found
+
+    def true(self, lines: Lines, news: Mapping[int, bytes]) -> Array:
+        """Some of the events that are none like many others; those that only look like one are left out."""
+        some = sampled(list(news), MAX_EVENTS).tolist()
+        return np.array([line for line in some if self._kinds.true(news[line], lines.raw(line))], np.int64)
 
     def _masked(self, said: Lines, events: Sequence[int]) -> dict[int, bytes]:
         """Events without what means nothing to any recipe."""
@@ -299,6 +318,10 @@ def _alone(text: bytes, said: Lines, line: int) -> bool:
         return False
     following = said.raw(line + 1) if line + 1 < len(said.ends) else b""
     return bool(following) and (_is_json(following) or CONTINUES.search(following) is None)
+
+
+def _is_ruler(raw: bytes) -> bool:
+    return b"====================" in raw or b"********************" in raw
 
 
 def _is_json(text: bytes) -> bool:

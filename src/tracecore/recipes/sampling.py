@@ -20,11 +20,11 @@ from tracecore.ottl.planner.selection import Selector, find, plain
 from tracecore.recipes.columns import NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
-from tracecore.recipes.repeats import Kinds, Repeats, sampled
+from tracecore.recipes.repeats import MAX_EVENTS, Kinds, Repeats
 from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, shown_numbers
 from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
+from tracecore.signals.logs.selector import FAILED_GROUP, PARTIALS, LoneLine, Picked
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -43,8 +43,6 @@ RECENT_BLOCK: Final = 64 << 10
 FULL_BLOCK: Final = 3 << 18
 #: Bytes at the end of a stream; of a lane that ended before them only the last line is handed on.
 RECENT: Final = 4 << 20
-#: How much that is no progress is looked at in a block, for the progress lines beside it.
-MAX_EVENTS: Final = 8
 
 #: Of lines that are known to say nothing, one in so many is looked at, and of a block at most so many are evaluated.
 DOUBTED: Final = 16
@@ -132,7 +130,7 @@ class Sampler:
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = self._true(lines, sampled(sorted_events.news, MAX_EVENTS))
+        beside = self._repeats.true(lines, sorted_events.news)
         if timed.any():
             rows = found.some(timed)
             keep = self._keep(block)
@@ -167,16 +165,6 @@ class Sampler:
         if self._live:
             return len(block.data) >= FULL_BLOCK
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
-
-    def _true(self, lines: Lines, events: Array) -> Array:
-        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
-        chosen = []
-        for line in events.tolist():
-            raw = lines.raw(line)
-            opens = any(opener in raw for opener in ALWAYS)
-            if not _is_ruler(raw) if opens else self._shapes.ask(raw).something:
-                chosen.append(line)
-        return np.array(chosen, np.int64)
 
     def _progress_in(self, lines: Lines, said: Lines, events: Flags) -> tuple[Progress, Array]:
         """Progress lines of a block, and those that have to be evaluated one by one.
@@ -342,10 +330,6 @@ def _before(lines: Array, pauses: Array) -> Array:
     """
     places = np.searchsorted(lines, pauses) - 1
     return lines[places[places >= 0]]
-
-
-def _is_ruler(raw: bytes) -> bool:
-    return b"====================" in raw or b"********************" in raw
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
