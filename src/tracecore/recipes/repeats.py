@@ -42,7 +42,7 @@ _ESCAPE: Final = re.compile(rb"\\[a-z]")
 
 
 class Kind(NamedTuple):
-    """What recipes make of the lines of a kind.
+    """Lines that differ in numbers and opaque words only, as recipes see them.
 
     Args:
         progress: they say nothing but progress.
@@ -81,7 +81,7 @@ class Kinds:
         self.keys: dict[bytes, bytes] = {}
 
     def true(self, key: bytes, raw: bytes) -> bool:
-        """Whether lines of a kind are events and do not only look like one; the opening line of a block always is."""
+        """Tell whether lines of a kind are events, or only look like one; the opening line of a block always is."""
         found = self._true.get(key)
         if found is None:
             if len(self._true) >= MAX_KINDS:
