@@ -140,3 +140,20 @@ def test_what_is_thinned_has_the_time_of_the_lines_above_it() -> None:
     assert len(found) < FIRST + 10
     assert [fact.time for fact in found] == sorted(fact.time for fact in found)
     assert found[-1].time - found[0].time == 1199 * 10**9
+
+
+def test_a_time_that_stands_far_above_is_found() -> None:
+    """Programs that print a time once for many lines of a bar; an event below them is of that time."""
+    lines = []
+    for minute in range(4):
+        lines += [f"2026-11-15 00:{minute:02d}:00,000 INFO all is well"]
+        lines += [f" {n}/80 ━━━━━━━━━━ 4s 50ms/item of something that says nothing" for n in range(300)]
+        lines += [REFUSED]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    layer = plan("stdout")
+    times = []
+    for record in read(stream, layer.selector(stream), Clock(START * 10**9, True), Counters()):
+        layer.run(record)
+        times += [fact.time for fact in project(record) if type(fact).__name__ == "NcclError"]
+    assert [time - times[0] for time in times] == [minute * 60 * 10**9 for minute in range(4)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import re2
@@ -27,6 +28,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 ABOVE = 1024
 #: Bytes above a line without a time that are looked at first.
 NEAR = 1024
+#: Lines that are looked at in each stretch.
+MAX_LINES = 256
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
@@ -384,17 +387,22 @@ class _Assembly:
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
         """The nearest time in the lines above that nobody has looked at yet."""
-        reach = min(LOOK_BACK, offset - self._seen)
+        reach = offset - self._seen
         above = data[max(0, position - reach) : position]
         if len(above) < reach:
-            above = self._tail[len(self._tail) - min(reach - len(above), len(self._tail)) :] + above
+            above = self._tail[-(reach - len(above)) :] + above
+        if len(above) < reach:
+            above = above[above.find(b"\n") + 1 :]  # it may begin within a line
+        above = above.replace(b"\r", b"\n")
         stamped = self._stream.format.startswith(("cri", "docker"))
+        stop = len(above)
         # The nearest lines first: most often one of them has a time.
-        for part in (above[-NEAR:], above) if len(above) > NEAR else (above,):
-            if len(part) > NEAR and not stamped and not _STARTS.search(part):
+        for size in (NEAR, LOOK_BACK, stop):
+            start = above.rfind(b"\n", 0, max(len(above) - size, 0)) + 1
+            part, stop = above[start:stop], start
+            if size > NEAR and not stamped and not _STARTS.search(part):
                 continue
-            lines = part.replace(b"\r", b"\n").split(b"\n")
-            for raw in reversed(lines[1:] if len(part) in (NEAR, LOOK_BACK) else lines):
+            for raw in islice(reversed(part.split(b"\n")), MAX_LINES):
                 line = self._dialect(raw) if raw else None
                 stamp = None if line is None else line.stamp or stamps.find(line.text)
                 if stamp is not None:
