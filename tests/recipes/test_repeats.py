@@ -60,3 +60,100 @@ def test_another_error_among_many_is_kept(error: str) -> None:
     facts, records = _facts([*many[:1500], line(7, error), *many[1500:]])
     assert any(error.partition(":")[0].rpartition(".")[2] in str(fact) for fact in facts)
     assert records < 200
+
+
+def _tracebacks(count: int, error: str = "ValueError: row {}: bad") -> list[str]:
+    return [
+        line
+        for number in range(count)
+        for line in (
+            f"ERROR dataset.reader: failed to decode sample {number}, skipping",
+            "Traceback (most recent call last):",
+            '  File "/app/data/reader.py", line 81, in __next__',
+            "    sample = self.decode(next(self.source))",
+            error.format(number),
+            "INFO all is well",
+        )
+    ]
+
+
+def test_tracebacks_that_repeat_are_thinned_and_counted() -> None:
+    lines = _tracebacks(300)
+    (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
+    assert {type(fact) for fact in thinned} == {type(fact) for fact in every}
+    assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every) == 300
+    assert records < 40
+
+
+def test_another_traceback_among_many_is_kept() -> None:
+    other = _tracebacks(1, "torch.OutOfMemoryError: CUDA out of memory.")
+    facts, _ = _facts([*_tracebacks(200), *other, *_tracebacks(200)])
+    assert any("OutOfMemory" in str(fact) for fact in facts)
+
+
+def test_a_chain_of_tracebacks_is_thinned_as_one() -> None:
+    def chain(number: int) -> list[str]:
+        first, second = _tracebacks(1, "KeyError: {}")[1:5], _tracebacks(1, f"RuntimeError: no row {number}")[1:5]
+        return [
+            *first,
+            "",
+            "During handling of the above exception, another exception occurred:",
+            "",
+            *second,
+            "INFO on",
+        ]
+
+    lines = [line for number in range(200) for line in chain(number)]
+    (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
+    assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every)
+    assert {getattr(fact, "type", "") for fact in thinned} == {getattr(fact, "type", "") for fact in every}
+    assert records < 40
+
+
+def test_what_says_nothing_but_progress_is_no_event() -> None:
+    lines = [f"validation loss at iteration {n} on test set | lm loss value: 2.068536E+00 |" for n in range(3000)]
+    (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
+    assert {type(fact) for fact in thinned} == {type(fact) for fact in every}
+    assert records < 100
+
+
+def test_numbers_that_name_nothing_do_not_tell_events_apart() -> None:
+    lines = [f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {n}.00 GiB" for n in range(1, 500)]
+    (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
+    assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every)
+    assert records < FIRST + 8
+
+
+def test_what_is_thinned_has_the_time_of_the_lines_above_it() -> None:
+    lines = [
+        line
+        for second in range(1200)
+        for line in (f"2026-11-15 00:{second // 60:02d}:{second % 60:02d},000 INFO all is well", REFUSED)
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    layer = plan("stdout")
+    found = []
+    for record in read(stream, layer.selector(stream), Clock(START * 10**9, True), Counters()):
+        layer.run(record)
+        found += [fact for fact in project(record) if type(fact).__name__ == "NcclError"]
+    assert len(found) < FIRST + 10
+    assert [fact.time for fact in found] == sorted(fact.time for fact in found)
+    assert found[-1].time - found[0].time == 1199 * 10**9
+
+
+def test_a_time_that_stands_far_above_is_found() -> None:
+    """Programs that print a time once for many lines of a bar; an event below them is of that time."""
+    lines = []
+    for minute in range(4):
+        lines += [f"2026-11-15 00:{minute:02d}:00,000 INFO all is well"]
+        lines += [f" {n}/80 ━━━━━━━━━━ 4s 50ms/item of something that says nothing" for n in range(300)]
+        lines += [REFUSED]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    layer = plan("stdout")
+    times = []
+    for record in read(stream, layer.selector(stream), Clock(START * 10**9, True), Counters()):
+        layer.run(record)
+        times += [fact.time for fact in project(record) if type(fact).__name__ == "NcclError"]
+    assert [time - times[0] for time in times] == [minute * 60 * 10**9 for minute in range(4)]

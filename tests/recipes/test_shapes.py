@@ -13,6 +13,7 @@ import pytest
 from tracecore.recipes.columns import HIDDEN, Lines, Mask
 from tracecore.recipes.known_shapes import WORTH, Answers, Shapes
 from tracecore.recipes.plan import fresh
+from tracecore.recipes.sampling import Sampler
 from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, Said, Shape, learn
 from tracecore.signals import compiled
 from tracecore.signals.arrays import np
@@ -109,6 +110,29 @@ def test_a_shape_that_is_wrong_is_not_used_again() -> None:
     assert shapes.refused == 1
     assert not len(shapes.answers)
     assert shapes.find(7, b"step 3", [(5, 6)]) == ALONE
+
+
+@pytest.mark.parametrize("kept", ["text", "docker"])
+def test_what_another_program_writes_behind_a_bar_makes_no_new_shape(kept: str) -> None:
+    # The bar alone is known before others write behind it.
+    tails = [""] * 8 + [
+        f"[2026-11-15 01:37:22] {'abcdefgh'[n]}{'ijklmnop'[n]} took {n} ms, {n}{':' * n}" for n in range(8)
+    ]
+    lines = [
+        f"train:  3%|█▍  | {n}/23637 [1:03<27:15, 4.30s/step, loss=4.{n:03d}]{tails[8 * (n > 99) + n % 8]}"
+        for n in range(1, 900)
+    ]
+    if kept == "docker":
+        time = "2026-11-15T01:{:02d}:{:02d}.000000000Z"
+        texts = [{"log": line + "\n", "time": time.format(n // 60, n % 60)} for n, line in enumerate(lines)]
+        lines = [json.dumps(text, ensure_ascii=False) for text in texts]
+    stream = Stream(path="f", format=kept, layer="stdout", open=lambda: io.BytesIO(b""), size=1 << 20)
+    picked = fresh("stdout").selector(stream)
+    assert isinstance(picked, Sampler)
+    for some in (lines[:99], lines[99:]):
+        found = picked("".join(line + "\n" for line in some).encode())
+        assert len(found) + len(getattr(found, "reports", ())) < 20
+    assert len(picked._shapes.shapes) == 1
 
 
 def test_what_means_nothing_is_hidden_and_stays_in_its_place() -> None:
@@ -228,5 +252,5 @@ def test_lines_without_a_word_of_progress_are_not_remembered() -> None:
     selector = layer.selector(_stream())
     lines = [b"comm 0x%08x channel %d via P2P\n" % (n * 7919 * 104729 % 2**32, n) for n in range(50)]
     assert selector(b"".join(lines)) == []
-    (shapes,) = layer._shapes.values()
+    ((shapes, _),) = layer._known.values()
     assert not len(shapes._alike)

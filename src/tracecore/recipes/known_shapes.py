@@ -7,6 +7,7 @@ of the outline. They mean nothing as long as all lines of the outline say the sa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -148,6 +149,8 @@ class Shapes:
         #: Those known now, and the number of the first of them: no number comes again.
         self.shapes: list[Shape | int] = []
         self._first = 0
+        #: The last ones of each kind.
+        self._kinds: dict[object, deque[int]] = {}
         self._lines = 0
         self.rows = Rows()
         #: Lines of each variant that were seen.
@@ -166,7 +169,7 @@ class Shapes:
         self._first += len(self.shapes)
         self._lines = 0
         self.answers, self.rows = Answers(), Rows()
-        for known in (self.shapes, self._alike, self._counts):
+        for known in (self.shapes, self._kinds, self._alike, self._counts):
             known.clear()
 
     def find(self, key: int, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
@@ -193,13 +196,18 @@ class Shapes:
         """The shape of a line, or what else is known of it; `UNKNOWN` for nothing yet."""
         if any(number >= 0 and self._shape(number) == ALONE for number in alike.answers):
             return ALONE  # one that was wrong
-        if not alike.seen or alike.answers:
+        if not alike.seen or alike.answers or alike.seen == WORTH:
             said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
             for number in alike.answers:
                 shape = self._shape(number) if number >= 0 else ALONE
                 if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                    return number
+            # What another program writes behind a bar makes a new outline of it, and no new shape.
+            for number in reversed(self._kinds.get(said.kind, ())):
+                shape = self._shape(number)
+                if isinstance(shape, Shape) and shape.holds(said, raw, spans, self.ask):
                     return number
         if alike.seen < WORTH:
             return UNKNOWN
@@ -209,7 +217,9 @@ class Shapes:
         if isinstance(found, int):
             return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
         self.shapes.append(found)
-        return self._first + len(self.shapes) - 1
+        number = self._first + len(self.shapes) - 1
+        self._kinds.setdefault(found.kind, deque(maxlen=MAX_ALIKE)).append(number)
+        return number
 
     def _shape(self, number: int) -> Shape | int:
         return self.shapes[number - self._first]
@@ -217,9 +227,9 @@ class Shapes:
     def doubtful(self, variant: int, count: int) -> bool:
         """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
 
-        After 1, 4, 16, 64, … of them.
+        After 4, 16, 64, … of them: the first one was looked into.
         """
-        before = self._counts.get(variant, 0)
+        before = self._counts.get(variant, 1)
         self._counts[variant] = before + count
         return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
 

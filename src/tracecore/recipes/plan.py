@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.selection import Selector as LineSelector
     from tracecore.recipes.columns import Mask
     from tracecore.recipes.known_shapes import Shapes
+    from tracecore.recipes.repeats import Kinds
     from tracecore.recipes.shapes import Ask
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
@@ -44,6 +45,8 @@ _PROGRESS = frozenset(
 )
 #: Of these, it matters how large they are.
 _VALUES = ("tracecore.training.loss", "tracecore.training.grad_norm")
+#: Endings of what is told and names nothing: in a storm of errors these differ from one to the next.
+_TOLD = (".message", ".path", ".step", ".stacktrace", "_bytes", "_ms", "_s")
 #: These say whose line it is.
 _WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod.name", "k8s.container.name")
 #: These say whose progress it is: stalls are looked for in each by itself.
@@ -166,7 +169,7 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, ScanDatabase] = {}
         self._doubts: Doubts | None = None
-        self._shapes: dict[tuple[object, ...], Shapes] = {}
+        self._known: dict[tuple[object, ...], tuple[Shapes, Kinds]] = {}
         self._masks: dict[tuple[str, ...], Mask] = {}
 
     def run(self, signal: LogSignal) -> None:
@@ -184,6 +187,7 @@ class LayerPlan:
             return self.every(stream)
         from tracecore.recipes.sampling import Sampler
 
+        shapes, kinds = self._known_of(stream)
         return Sampler(
             self.events(),
             # A line of progress has both: what a condition asks for, and what a statement takes from it.
@@ -192,9 +196,9 @@ class LayerPlan:
                 for name, serialised in (("effects", prepared.effects), ("progress", prepared.progress))
                 if serialised
             ],
-            self._shapes_of(stream),
+            shapes,
             self._mask(prepared.vocabulary),
-            self._mask(prepared.words),
+            kinds,
             escaped=stream.format == "docker",
             size=stream.size,
             live=live,
@@ -231,15 +235,17 @@ class LayerPlan:
             self._masks[words] = Mask((*words, *_OF_READERS))
         return self._masks[words]
 
-    def _shapes_of(self, stream: Stream) -> Shapes:
-        """Return the known shapes of lines of this kind of stream."""
+    def _known_of(self, stream: Stream) -> tuple[Shapes, Kinds]:
+        """Return the known shapes and kinds of lines of this kind of stream."""
         from tracecore.recipes.known_shapes import Shapes
+        from tracecore.recipes.repeats import Kinds
 
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked
-        if key not in self._shapes:
-            self._shapes[key] = Shapes(self._asking(stream))
-        return self._shapes[key]
+        if key not in self._known:
+            ask = self._asking(stream)
+            self._known[key] = Shapes(ask), Kinds(ask, self._mask(self._prepared.words))
+        return self._known[key]
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -302,6 +308,7 @@ class LayerPlan:
                 None if stamp is None else stamp.nanos / 10**9,
                 tuple(value if isinstance(value, float) else None for value in map(attributes.get, _VALUES)),
                 (line.host, *map(attributes.get, _STREAM)),
+                {name: attributes[name] for name in stamped - _PROGRESS if not name.endswith(_TOLD)},
             )
 
         return ask

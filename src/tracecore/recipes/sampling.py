@@ -12,20 +12,19 @@ all those of a run that makes a few steps a second, however they are read, and o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.ottl.planner.selection import Selector, find, plain
-from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
+from tracecore.recipes.columns import NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
-from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, VARYING, numbers
+from tracecore.recipes.repeats import MAX_EVENTS, Kinds, Repeats
+from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, shown_numbers
 from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
+from tracecore.signals.logs.selector import FAILED_GROUP, PARTIALS, LoneLine, Picked
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -44,16 +43,11 @@ RECENT_BLOCK: Final = 64 << 10
 FULL_BLOCK: Final = 3 << 18
 #: Bytes at the end of a stream; of a lane that ended before them only the last line is handed on.
 RECENT: Final = 4 << 20
-#: How much that is no progress is looked at in a block, for the progress lines beside it.
-MAX_EVENTS: Final = 8
 
 #: Of lines that are known to say nothing, one in so many is looked at, and of a block at most so many are evaluated.
 DOUBTED: Final = 16
 MAX_DOUBTED: Final = 2
 
-#: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
-_CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
-_ESCAPE: Final = re.compile(rb"\\[a-z]")
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
@@ -65,7 +59,7 @@ class Sampler:
         progress: databases, of each of which progress lines have something.
         shapes: of the lines of this and other streams.
         mask: hides what means nothing in lines that are not known otherwise.
-        event_mask: the same for lines that are no progress.
+        kinds: of events, of this and other streams.
         escaped: lines are JSON.
         size: of the stream in bytes, where it is known.
         live: the stream goes on for ever, and nothing of it is kept back.
@@ -77,7 +71,7 @@ class Sampler:
         progress: Sequence[ScanDatabase],
         shapes: Shapes,
         mask: Mask,
-        event_mask: Mask,
+        kinds: Kinds,
         *,
         escaped: bool = False,
         size: int | None = None,
@@ -87,12 +81,11 @@ class Sampler:
         self._progress = progress
         self._shapes = shapes
         self._mask = mask
-        self._event_mask = event_mask
         self._escaped = escaped
         self._size = size
         self._live = live
         self._lanes = Lanes()
-        self._repeats = Repeats()
+        self._repeats = Repeats(kinds)
         #: The last line of the block before was cut by the runtime.
         self._cut = False
         self._end = 0
@@ -114,25 +107,20 @@ class Sampler:
         said = lines if text is lines.marked else Lines(text)
         events = self._events.lines(text, said.ends)
         cut, rest = self._partial(lines, events)
-        # A line that is more than progress is handed on by its place.
-        more = np.zeros(len(lines.ends) + 1, np.bool_)
-        more[events] = more[rest] = True
-        found, alone = self._progress_in(lines, said, more[: len(said.ends)])
         newlines = lines.newlines()
 
         def row(line: int) -> LoneLine:
             start = int(lines.starts[line])
             return LoneLine(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
-        reports: list[LoneLine] = []
-        listed = events.tolist()
-        own = {line: said.raw(line).translate(None, VARYING) for line in listed}
-        masked = self._masked(said, self._repeats.open(listed, own))
-        news = [line for line in self._repeats.news(own, masked, settle=self._live) if line not in cut]
-        if not self._live and listed:
-            also = self._telling(said, events).tolist()
-            kept, reports = self._repeats.thin(listed, own, masked, said, row, {*also, *cut, *rest})
-            events = np.array(kept, np.int64)
+        sorted_events = self._repeats.thin(lines, said, events.tolist(), {*cut, *rest}, None if self._live else row)
+        # A line that is more than progress is handed on by its place.
+        more = np.zeros(len(lines.ends) + 1, np.bool_)
+        more[events] = more[rest] = True
+        more[sorted_events.progress] = False
+        found, alone = self._progress_in(lines, said, more[: len(said.ends)])
+        reports = sorted_events.reports
+        events = np.array(sorted_events.kept, np.int64)
         picked = [events, alone]
         if self._lanes.full:
             reports += self._lanes.close()
@@ -142,7 +130,7 @@ class Sampler:
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = self._true(lines, sampled(news, MAX_EVENTS))
+        beside = self._repeats.true(lines, sorted_events.news)
         if timed.any():
             rows = found.some(timed)
             keep = self._keep(block)
@@ -161,7 +149,8 @@ class Sampler:
                 picked.append(rows.line[self._recent(lines, rows)])
         chosen = distinct(np.concatenate(picked))
         positions = np.minimum(lines.ends[chosen], len(block.data) - 1).tolist() if len(chosen) else []
-        return Picked(positions, newlines, reports, len(newlines))
+        counts = {int(lines.starts[line]): count for line, count in sorted_events.counts.items()}
+        return Picked(positions, newlines, reports, len(newlines), counts)
 
     def finish(self) -> Sequence[LoneLine]:
         """Return the lines still kept back: of each lane the line that stands for others, and the last ones."""
@@ -176,25 +165,6 @@ class Sampler:
         if self._live:
             return len(block.data) >= FULL_BLOCK
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
-
-    def _true(self, lines: Lines, events: Array) -> Array:
-        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
-        chosen = []
-        for line in events.tolist():
-            raw = lines.raw(line)
-            opens = any(opener in raw for opener in ALWAYS)
-            if not _is_ruler(raw) if opens else self._shapes.ask(raw).something:
-                chosen.append(line)
-        return np.array(chosen, np.int64)
-
-    def _masked(self, said: Lines, events: list[int]) -> dict[int, bytes]:
-        """Events without what means nothing to any recipe."""
-        if not events:
-            return {}
-        text = b"\n".join([said.raw(line) for line in events])
-        # An escape in a line of JSON is no part of the word after it.
-        aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
-        return {line: aside.raw(number) for number, line in enumerate(events)}
 
     def _progress_in(self, lines: Lines, said: Lines, events: Flags) -> tuple[Progress, Array]:
         """Progress lines of a block, and those that have to be evaluated one by one.
@@ -256,7 +226,7 @@ class Sampler:
             raw, text = lines.raw(line), said.raw(line)
             runs = found.edges[2 * found.first[line] : 2 * found.first[line + 1]] - said.starts[line]
             shown = list(zip(runs[::2].tolist(), runs[1::2].tolist(), strict=True))
-            spans = shown if raw == text else _numbers(raw, text, shown)
+            spans = shown_numbers(raw, text, shown)
             variants[line] = ALONE if spans is None else self._shapes.find(key, raw, spans)
             if variants[line] != UNKNOWN:
                 own.append(line)
@@ -362,27 +332,5 @@ def _before(lines: Array, pauses: Array) -> Array:
     return lines[places[places >= 0]]
 
 
-def _is_ruler(raw: bytes) -> bool:
-    return b"====================" in raw or b"********************" in raw
-
-
-def _numbers(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> list[tuple[int, int]] | None:
-    """Return where the numbers of a line are that its text has; None if that is not certain.
-
-    Args:
-        raw: the line as it is.
-        text: the same without escapes and terminal codes.
-        shown: where those of the text are that are not hidden.
-    """
-    spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
-    if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
-        return None
-    return [span for span, place in zip(spans, said, strict=True) if place in shown]
-
-
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
     matched.append(end - 1)
-
-
-def _hidden(match: re.Match[bytes]) -> bytes:
-    return HIDDEN * (match.end() - match.start())

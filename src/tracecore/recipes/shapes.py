@@ -29,6 +29,8 @@ DIGITS: Final = b"0123456789"
 #: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
 VARYING: Final = DIGITS + b"abcdef"
 NUMBER: Final = re.compile(rb"\d+")
+#: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
+_CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
 
 
 class Said(NamedTuple):
@@ -43,6 +45,7 @@ class Said(NamedTuple):
         time: in seconds, in any calendar; None where it has none.
         values: of which it matters how large they are.
         stream: names whose progress it is, which may be that of several writers.
+        named: what else it says, without messages, sizes and the like.
     """
 
     something: bool
@@ -53,13 +56,14 @@ class Said(NamedTuple):
     time: float | None
     values: tuple[float | None, ...]
     stream: tuple[object, ...] = ()
+    named: object = None
 
 
 Ask: TypeAlias = Callable[[bytes], Said]
 
 
 class Shape(NamedTuple):
-    """The meaning of the numbers of a line, each by its place among them.
+    """The meaning of the numbers of a line, each by its place among them, which may be counted from the end.
 
     Args:
         steps: what a number adds to the step, for each of one.
@@ -99,6 +103,15 @@ class Shape(NamedTuple):
             return True
         return abs(self.since + sum(_at(raw, spans[place]) * weight for place, weight in self.times) - said.time) < 2
 
+    def holds(self, said: Said, raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> bool:
+        """Whether a line of another outline has this shape: it says what the shape says, with other numbers too."""
+        count = len(spans)
+        if not all(-count <= place < count for place in self.used) or not self.fits(said, raw, spans):
+            return False
+        used = {place % count for place in self.used}
+        others = [span for place, span in enumerate(spans) if place not in used]
+        return not others or _alike(said, ask(_changed(raw, others)))
+
     @property
     def used(self) -> list[int]:
         """Numbers that mean something."""
@@ -109,6 +122,27 @@ class Shape(NamedTuple):
 def numbers(line: bytes) -> list[tuple[int, int]]:
     """Where the numbers of a line are."""
     return [match.span() for match in NUMBER.finditer(line)]
+
+
+def shown_numbers(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
+    """Return where the numbers of a line are that its text has; None if that is not certain.
+
+    Args:
+        raw: the line as it is.
+        text: the same without escapes and terminal codes.
+        shown: where those of the text are that are not hidden.
+    """
+    if raw == text:
+        return shown
+    spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
+    if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
+        return None
+    known = set(shown)
+    return [span for span, place in zip(spans, said, strict=True) if place in known]
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    return b"\xff" * (match.end() - match.start())
 
 
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
@@ -128,7 +162,7 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     stream: list[int] = []
     lengths: list[tuple[int, int]] = []
     exponents: list[tuple[int, int]] = []
-    for place in _telling(raw, spans, ask, base):
+    for place in telling(raw, spans, ask, base):
         begin, end = spans[place]
         said, change = _moved(raw, begin, end, ask, base)
         if said is None:
@@ -158,6 +192,10 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     since = None
     if times and base.time is not None:
         since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
+    others = (*who, *stream, *(place for place, _ in (*steps, *lengths, *exponents)))
+    if times and times[0][0] > max(others, default=-1):
+        # Behind everything else stands the time of a container runtime, whatever the line says before it.
+        times = [(place - len(spans), weight) for place, weight in times]
     columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
     shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
     if any(spans[place][1] - spans[place][0] > MAX_DIGITS for place in shape.used):
@@ -169,17 +207,14 @@ def _at(raw: bytes, span: tuple[int, int]) -> int:
     return int(raw[span[0] : span[1]])
 
 
-def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
+def telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
     """Places of the numbers that mean something.
 
     Those of a date stand together and all mean something; most others mean nothing, and are asked for together.
     """
 
     def tells(low: int, high: int) -> bool:
-        changed = bytearray(raw)
-        for span in spans[low:high]:
-            changed[_told(*span)] = _other(raw[_told(*span)])
-        return ask(bytes(changed)) != base
+        return ask(_changed(raw, spans[low:high])) != base
 
     low, asked = 0, 1
     while low < len(spans):
@@ -192,6 +227,28 @@ def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said)
             low, high = (low, middle) if tells(low, middle) else (middle, high)
         yield low
         low, asked = low + 1, 1
+
+
+def _changed(raw: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
+    """Return a line with other numbers in some places."""
+    changed = bytearray(raw)
+    for span in spans:
+        changed[_told(*span)] = _other(raw[_told(*span)])
+    return bytes(changed)
+
+
+def _alike(one: Said, other: Said) -> bool:
+    """Whether two events differ in parts of seconds and of values only."""
+    if one._replace(time=None, values=()) != other._replace(time=None, values=()):
+        return False
+    pairs = zip((one.time, *one.values), (other.time, *other.values), strict=True)
+    return all(_near(before, after) for before, after in pairs)
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one == other or (abs(one - other) < 1 and math.isclose(one, other, rel_tol=0.1))
 
 
 def _told(begin: int, end: int) -> int:

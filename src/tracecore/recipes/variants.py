@@ -31,7 +31,7 @@ class Rows:
                 for places in (shape.who, shape.stream)
             )
             used = shape.used
-            columns: list[list[float]] = [list(used)]
+            columns: list[list[float]] = [[place % count for place in used]]
             for meaning in (shape.steps, shape.times, who, stream, shape.lengths, shape.exponents):
                 weights: dict[int, float] = dict(meaning)
                 columns.append([weights.get(place, 0) for place in used])

@@ -61,11 +61,18 @@ _ASSIGNED: Final = re2.compile(
     rf"([^\s\"',;&)}}\]\\]{{6,}})".encode()
 )
 _FLAG: Final = re2.compile(rf"(?i)(--?[a-z0-9-]{{0,32}}{_NAME})([ =]+)([^\s\"']{{6,}})".encode())
-#: Text in which none of these stands holds no secret that is known here.
-_ANY: Final = re2.compile(
-    rb"(?i)token|secret|passw|passphrase|pwd|key|signature|credential|connection[_-]?string|bearer|basic|cookie|://"
-    rb"|A(?:KIA|SIA|ROA|IDA)|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,4}-|sk-|[srp]k_|nvapi-|npm_|pypi-|dckr_|dapi"
-    rb"|dop_|sg\.|xox|xapp-|AIza|ya29|GOCSPX|eyJ|[?&](?:x-|si|se=|sv=|acc)|hooks\.|PRIVATE KEY"
+#: Text with none of the names and marks holds no secret that is known here; without marks, only those with a name.
+_NAMES: Final = (
+    rb"token|secret|passw|passphrase|pwd|key|signature|credential|connection[_-]?string|bearer|basic|cookie|PRIVATE KEY"
+)
+_MARKS: Final = (
+    rb"://|A(?:KIA|SIA|ROA|IDA)|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,4}-|sk-|[srp]k_|nvapi-|npm_|pypi-|dckr_|dapi"
+    rb"|dop_|sg\.|xox|xapp-|AIza|ya29|GOCSPX|eyJ|[?&](?:x-|si|se=|sv=|acc)|hooks\.|AGE-SECRET"
+)
+_ANY: Final = re2.compile(rb"(?i)" + _NAMES + rb"|" + _MARKS)
+_MARKED: Final = re2.compile(rb"(?i)" + _MARKS)
+_NAMED: Final = tuple(
+    shape for (what, *_), shape in zip(SHAPES, _SHAPES, strict=True) if what in ("authorization", "cookie")
 )
 #: Names of settings that end in `token` and are no secret.
 _HARMLESS: Final = re2.compile(
@@ -209,7 +216,7 @@ class Redactor:
             self.inside_key = end is None
             stop = end.end() if end is not None else len(line.rstrip(b"\r\n"))
             line = line[: begin.start()] + self._mask(line[begin.start() : stop]) + line[stop:]
-        for pattern, group, random in _SHAPES:
+        for pattern, group, random in _NAMED if _MARKED.search(line) is None else _SHAPES:
             line = self._replace(pattern, group, line, random=random)
         if b"=" in line or b":" in line or b"--" in line:
             line = self._replace(_ASSIGNED, 3, line, named=True)

@@ -183,13 +183,18 @@ def _find_common(head: bytes) -> Stamp | None:
         if fraction:
             nanos += int(fraction.ljust(9, b"0"))
             end += 1 + len(fraction)
-    after = head[end : end + 2]
+    after = head[end : end + 7]
     if after[:1] == b"Z":
         end += 1
-    elif not missing and (
-        after[:1] in (b"+", b"-") or (after[:1] == b" " and after[1:] in (b"+", b"-", b"Z", b"U", b"G"))
-    ):
-        return None  # a zone: the long way
+    elif not missing and after[:1] in (b"+", b"-"):
+        offset = after[1:3] + after[4:6]
+        if after[3:4] != b":" or not offset.isdigit() or len(offset) < 4 or after[6:].isalnum() or after[6:] == b"_":
+            return None  # a zone that is written otherwise: the long way
+        seconds_east = int(offset[:2]) * 3600 + int(offset[2:]) * 60
+        nanos += (seconds_east if after[:1] == b"-" else -seconds_east) * SECOND
+        end += 6
+    elif not missing and after[:1] == b" " and after[1:2] in (b"+", b"-", b"Z", b"U", b"G"):
+        return None
     return Stamp(nanos, "year" if missing else "", end)
 
 

@@ -93,9 +93,16 @@ class CompiledRegex:
 
         Of two groups of one name the later one counts. A group that took no part captured the empty text.
         """
-        found = self.search(text) or ()
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            found = self.search(text) or ()
+            return {name: text[start:end] for name, (start, end) in zip(self.names, found, strict=False) if name}
+        spans = self._find(_ANYWHERE, data, 0, len(data))
+        if spans[0] == _NOWHERE:
+            return {}
         # The empty text is also what lies between -1 and -1.
-        return {name: text[start:end] for name, (start, end) in zip(self.names, found, strict=False) if name}
+        return {name: data[start:end].decode() for name, (start, end) in zip(self.names, spans, strict=True) if name}
 
     def all(self, text: str) -> Iterator[list[tuple[int, int]]]:
         """Every match, without the empty ones that abut the match before them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import re2
@@ -27,6 +28,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 ABOVE = 1024
 #: Bytes above a line without a time that are looked at first.
 NEAR = 1024
+#: Lines that are looked at in each stretch.
+MAX_LINES = 256
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
@@ -155,6 +158,8 @@ class _Assembly:
         self._first_attempt = self._attempt
         #: The machine whose launcher has said that its workers failed; "" where lines do not name one.
         self._failed: str | None = None
+        #: How many records some stand for, by where they begin.
+        self._counts: dict[int, int] = {}
 
     @property
     def idle(self) -> bool:
@@ -172,6 +177,7 @@ class _Assembly:
         if isinstance(picked, Picked):
             known, lines = picked.newlines, picked.lines
             reports.extend(picked.reports)
+            self._counts = {base + begin: count for begin, count in picked.counts.items()}
         while position < size:
             if picked is not None:
                 while index < count and picked[index] < position:
@@ -199,7 +205,7 @@ class _Assembly:
                 number = block.line + int(known.searchsorted(position))
             while candidate and reports and reports[0].offset < base + position:
                 # What has no time of its own gets that of the lines above it.
-                yield from self.reported((reports.popleft(),))
+                yield from self.reported((reports.popleft(),), data, base)
             begin, position = position, after
             raw = data[begin:end]
             if not candidate and not self._cut_lines and (message := self._open.ended_message(raw)) is not None:
@@ -213,7 +219,7 @@ class _Assembly:
                 candidate = candidate or joined[1] is not place
                 line, place = joined
             yield from self._place(line, place, candidate, data, begin)
-        yield from self.reported(reports)
+        yield from self.reported(reports, data, base)
         if known is not None:
             block.newlines = len(known)
         elif lines is not None:
@@ -222,8 +228,14 @@ class _Assembly:
             block.newlines = number - block.line + _newlines(data, counted_to, size)
         self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 
-    def reported(self, reports: Iterable[LoneLine]) -> Iterator[LogSignal]:
-        """Lines that stand alone, those a selector kept back from blocks before among them."""
+    def reported(self, reports: Iterable[LoneLine], data: bytes = b"", base: int = 0) -> Iterator[LogSignal]:
+        """Lines that stand alone, those a selector kept back from blocks before among them.
+
+        Args:
+            reports: in order.
+            data: the block.
+            base: where it begins.
+        """
         for report in reports:
             line = self._dialect(report.raw)
             if line.partial or not line.text:
@@ -231,7 +243,12 @@ class _Assembly:
             stamp = line.stamp or stamps.find(line.text)
             if stamp is not None and not self._fits(self._resolved(stamp)):
                 stamp = None
-            time = self._anchor(report.offset) if stamp is None else self._resolved(stamp)
+            if stamp is not None:
+                time = self._resolved(stamp)
+            elif report.offset >= base and data:
+                time, _ = self._when(None, report.offset, data, report.offset - base)
+            else:
+                time = self._anchor(report.offset)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
                 self._stamped_at = self._seen = report.offset
@@ -293,7 +310,10 @@ class _Assembly:
             line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
-        opened = _OpenRecord(line, shape, place, time, self._marked(line, inferred=inferred))
+        attributes = self._marked(line, inferred=inferred)
+        if place.offset in self._counts:
+            attributes["tracecore.repeat.count"] = self._counts.pop(place.offset)
+        opened = _OpenRecord(line, shape, place, time, attributes)
         opened.wanted = self._all or isinstance(shape, Message)
         if line.folded:
             yield from self._emit(opened)
@@ -367,17 +387,22 @@ class _Assembly:
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
         """The nearest time in the lines above that nobody has looked at yet."""
-        reach = min(LOOK_BACK, offset - self._seen)
+        reach = offset - self._seen
         above = data[max(0, position - reach) : position]
         if len(above) < reach:
-            above = self._tail[len(self._tail) - min(reach - len(above), len(self._tail)) :] + above
+            above = self._tail[-(reach - len(above)) :] + above
+        if len(above) < reach:
+            above = above[above.find(b"\n") + 1 :]  # it may begin within a line
+        above = above.replace(b"\r", b"\n")
         stamped = self._stream.format.startswith(("cri", "docker"))
+        stop = len(above)
         # The nearest lines first: most often one of them has a time.
-        for part in (above[-NEAR:], above) if len(above) > NEAR else (above,):
-            if len(part) > NEAR and not stamped and not _STARTS.search(part):
+        for size in (NEAR, LOOK_BACK, stop):
+            start = above.rfind(b"\n", 0, max(len(above) - size, 0)) + 1
+            part, stop = above[start:stop], start
+            if size > NEAR and not stamped and not _STARTS.search(part):
                 continue
-            lines = part.replace(b"\r", b"\n").split(b"\n")
-            for raw in reversed(lines[1:] if len(part) in (NEAR, LOOK_BACK) else lines):
+            for raw in islice(reversed(part.split(b"\n")), MAX_LINES):
                 line = self._dialect(raw) if raw else None
                 stamp = None if line is None else line.stamp or stamps.find(line.text)
                 if stamp is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
@@ -60,10 +60,11 @@ class Picked(list[int]):
     Args:
         newlines: where the newlines of the block are: they are not counted again then.
         reports: lines of this block and of those before it that need no position.
+        counts: by where it begins, how many blocks of lines the one that begins there stands for.
         lines: how many newlines there are, where that is known and not where.
     """
 
-    __slots__ = ("lines", "newlines", "reports")
+    __slots__ = ("counts", "lines", "newlines", "reports")
 
     def __init__(
         self,
@@ -71,8 +72,10 @@ class Picked(list[int]):
         newlines: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
         reports: Sequence[LoneLine] = (),
         lines: int | None = None,
+        counts: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(positions)
+        self.counts = counts or {}
         self.lines = lines
         self.newlines = newlines
         self.reports = reports
