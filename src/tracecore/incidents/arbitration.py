@@ -203,6 +203,7 @@ def _attempt(
     explained = {edge.effect for edge in edges}
     roots = [t for t in touches if t.id not in explained]
     _adopt(roots, edges)
+    slowed = _blame_heat(roots, edges)
     explained = {edge.effect for edge in edges}
     roots = _own_first(_ordered([t for t in roots if t.id not in explained]), attempt, run)
     incidents: list[Incident] = []
@@ -226,7 +227,7 @@ def _attempt(
     # What ended the attempt comes first: the last episode of it, then earlier ones, then conditions.
     incidents.reverse()
     incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in CONDITIONS)
-    fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in CONDITIONS]
+    fatal = [i for i in incidents if i.root and (i.root.verdict.pattern_name not in CONDITIONS or i.root.id == slowed)]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
         if left is not None and incidents and _is_only_slow(attempt):
@@ -360,6 +361,24 @@ def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
         cause = causes[0]
         if not (cause.timed and t.timed) or cause.first <= t.first + rule_conditions.SLACK:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
+
+
+def _blame_heat(roots: Sequence[Footprint], edges: list[Edge]) -> str | None:
+    """Take a machine that had become slow for why a run ended, where nothing else says why; the verdict that does.
+
+    Programs watch their own speed, and end with a bare exit status, or an exception that only says that they are slow.
+    """
+    ends = [t for t in roots if t.name not in CONDITIONS]
+    hot = next((t for t in _ordered(roots) if t.name == "thermal_throttle"), None)
+    if hot is None or not ends or not all(t.name == "worker_crash" and _follows(hot, t) for t in ends):
+        return None
+    edges += [Edge(hot.id, t.id, "the run had become slow, and it ended without another reason") for t in ends]
+    return hot.id
+
+
+def _follows(hot: Footprint, crash: Footprint) -> bool:
+    late = hot.timed and crash.timed and hot.first > crash.last + rule_conditions.SLACK
+    return not late and rule_conditions.gave_up_on_speed(crash)
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:

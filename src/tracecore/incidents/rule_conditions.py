@@ -96,6 +96,18 @@ def lost_data(cause: Footprint, effect: Footprint) -> bool:
     return lost and not died_of(cause) and not share(cause, effect, "record")
 
 
+def gave_up_on_speed(crash: Footprint) -> bool:
+    """Nothing says why the program ended, or it ended because it had become slow.
+
+    One rank that failed before others is no such end: a bare exit status of its own then still says who it was.
+    """
+    raised = [fact for fact in crash.evidence if isinstance(fact, ExceptionRaised)]
+    if raised or "exception.type" in crash.fields:
+        return bool(raised) and all(fact.too_slow for fact in raised)
+    bare = "tracecore.process.exit_code" in crash.fields and not died_of(crash)
+    return bare and not crash.fields.get("followed")
+
+
 def same_group(cause: Footprint, effect: Footprint) -> bool:
     """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
     if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
