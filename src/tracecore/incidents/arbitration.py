@@ -203,7 +203,7 @@ def _attempt(
     explained = {edge.effect for edge in edges}
     roots = [t for t in touches if t.id not in explained]
     _adopt(roots, edges)
-    slowed = _blame_heat(roots, edges)
+    slowed = _blame_slowness(roots, edges)
     explained = {edge.effect for edge in edges}
     roots = _own_first(_ordered([t for t in roots if t.id not in explained]), attempt, run)
     incidents: list[Incident] = []
@@ -363,22 +363,27 @@ def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
 
 
-def _blame_heat(roots: Sequence[Footprint], edges: list[Edge]) -> str | None:
-    """Take a machine that had become slow for why a run ended, where nothing else says why; the verdict that does.
+def _blame_slowness(roots: Sequence[Footprint], edges: list[Edge]) -> str | None:
+    """Take what made a run slow for why it ended, where nothing else says why; the verdict that does.
 
     Programs watch their own speed, and end with a bare exit status, or an exception that only says that they are slow.
+    People end a run at the keyboard that a rank holds up.
     """
     ends = [t for t in roots if t.name not in CONDITIONS]
-    hot = next((t for t in _ordered(roots) if t.name == "thermal_throttle"), None)
-    if hot is None or not ends or not all(t.name == "worker_crash" and _follows(hot, t) for t in ends):
-        return None
-    edges += [Edge(hot.id, t.id, "the run had become slow, and it ended without another reason") for t in ends]
-    return hot.id
+    for slow in _ordered([t for t in roots if t.name in ("thermal_throttle", "straggler")]):
+        if ends and all(_follows(slow, t) for t in ends):
+            edges += [Edge(slow.id, t.id, "the run had become slow, and it ended without another reason") for t in ends]
+            return slow.id
+    return None
 
 
-def _follows(hot: Footprint, crash: Footprint) -> bool:
-    late = hot.timed and crash.timed and hot.first > crash.last + rule_conditions.SLACK
-    return not late and rule_conditions.gave_up_on_speed(crash)
+def _follows(slow: Footprint, end: Footprint) -> bool:
+    if slow.timed and end.timed and slow.first > end.last + rule_conditions.SLACK:
+        return False
+    if end.name == "planned_stop":
+        return end.fields.get("reason") == "interrupt"
+    hot = slow.name == "thermal_throttle"
+    return end.name == "worker_crash" and rule_conditions.gave_up_on_speed(end, by_itself=not hot)
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
