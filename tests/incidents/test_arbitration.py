@@ -435,3 +435,68 @@ def test_ranks_that_are_slow_at_the_same_time_are_one_incident(times: tuple[int,
         assert "so, too" in incident.headline
     else:
         assert sorted(incident.suspects.ranks for incident in finding.incidents) == [(2,), (5,)]
+
+
+def heat(at: float = 10) -> Emission:
+    return verdict("thermal_throttle", at, seen(at, node="dgx-4", path="dcgm.csv"))
+
+
+def slow_end(message: str | None, too_slow: bool, at: int = 300) -> Emission:
+    fact = ExceptionRaised(
+        time=T0 + at * SECOND, source=place("train.log", at), type="RuntimeError", message=message, too_slow=too_slow
+    )
+    return verdict("worker_crash", at, fact, exception__type="RuntimeError")
+
+
+def status(at: float = 300, *, followed: int = 0, **fields: Any) -> Emission:
+    fields = {"tracecore__process__exit_code": 3, "followed": followed, **fields}
+    return verdict(
+        "worker_crash", at, seen(at, path="srun.err"), fields={k.replace("__", "."): v for k, v in fields.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("crash", "root"),
+    [
+        (status(), "thermal_throttle"),
+        (slow_end("throughput below the floor", True), "thermal_throttle"),
+        (slow_end("shapes differ", False), "worker_crash"),
+        (status(followed=3), "worker_crash"),
+        (status(tracecore__process__signal="SIGSEGV"), "worker_crash"),
+        (status(1), "worker_crash"),
+    ],
+)
+def test_a_machine_that_became_slow_is_why_a_run_ended_that_gives_no_other_reason(crash: Emission, root: str) -> None:
+    finding = judge([heat(), crash], ended({0: 3, 1: 3}))
+    assert roots(finding)[0] == root
+    assert len(finding.incidents) == (1 if root == "thermal_throttle" else 2)
+
+
+def stopped(reason: str) -> Emission:
+    return verdict("planned_stop", 300, seen(300, path="out.log"), reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("end", "root"),
+    [
+        (stopped("interrupt"), "straggler"),
+        (stopped("preempted"), "planned_stop"),
+        (slow_end("step time 7.1 s over 3x baseline", True), "straggler"),
+        (status(), "worker_crash"),
+        (slow_end("exit 3", False), "worker_crash"),
+    ],
+)
+def test_a_slow_rank_is_why_somebody_ended_the_run_at_the_keyboard(end: Emission, root: str) -> None:
+    slow = verdict("straggler", 10, seen(10, rank=9, path="times.log"), ranks=[9])
+    assert roots(judge([slow, end], ended({0: 3, 1: 3})))[0] == root
+
+
+def test_the_last_words_of_a_log_do_not_outrank_a_machine_that_was_slow() -> None:
+    fact = ExceptionRaised(time=T0 + 300 * SECOND, source=place("train.log", 9), type="LastWords", message="giving up")
+    last = verdict("worker_crash", 300, fact, exception__type="LastWords")
+    assert roots(judge([heat(), last]))[0] == "thermal_throttle"
+
+
+def test_heat_does_not_explain_the_end_of_a_run_with_another_cause() -> None:
+    finding = judge([heat(), status(), verdict("cuda_oom", 290, seen(290, rank=1))], ended({0: 3, 1: 3}))
+    assert roots(finding) == ["cuda_oom", "thermal_throttle"]

@@ -2,8 +2,9 @@
 
 A log that has ended says more than the same lines of a live one. Its last complaint was not overcome, and its last line
 may say that all went well. Gradients that are not finite stayed so. A single rank whose watchdog gave up is all that
-was kept of a hang. No step followed an Xid that programs cause. A process that trains and of which the kernel says that
-it crashed is the one that wrote the log. Only an offline diagnosis knows that nothing follows, so only it looks so.
+was kept of a hang. One look at a hot GPU is all that somebody copied. No step followed an Xid that programs cause. A
+process that trains and of which the kernel says that it crashed is the one that wrote the log. Only an offline
+diagnosis knows that nothing follows, so only it looks so.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re2
 
 from tracecore.actions.last_words import complaint
 from tracecore.actions.rules import standard
-from tracecore.facts.gpu import Xid
+from tracecore.facts.gpu import ThrottleSample, Xid
 from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import LAST_WORDS, ExceptionRaised, FatalSignal
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 #: Settings of patterns that need less where nothing follows.
 SETTINGS: Final[dict[str, dict[str, int]]] = {
     "nccl_hang": {"min_ranks": 1},
+    "thermal_throttle": {"alone": True},
     "training_divergence": {"gradients": 2},
 }
 #: The same where no step follows an Xid.
@@ -76,7 +78,8 @@ def is_worth_it(facts: Sequence[Fact], said: Sequence[Fact]) -> bool:
     Args:
         said: the last words of logs.
     """
-    return bool(said) or any(isinstance(fact, _MORE) for fact in facts)
+    hot = any(isinstance(fact, ThrottleSample) and fact.thermal for fact in facts)
+    return bool(said) or hot or any(isinstance(fact, _MORE) for fact in facts)
 
 
 def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:

@@ -48,6 +48,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         pid: the process, where the line names it.
         local_rank: rank on its host, where the rank is not known.
         lost_peer: it says that another process is gone, or could not be reached.
+        too_slow: the program gave up because it had become slow.
         caught: its stack begins in a function of the program: whoever printed it had caught it.
     """
 
@@ -68,6 +69,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     pid: int | None = None
     local_rank: int | None = None
     lost_peer: bool = False
+    too_slow: bool = False
     caught: bool = False
 
     @property

@@ -130,6 +130,7 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
         baseline_step: step of the checkpoint that the baseline was measured on.
         job_start: nanoseconds since the epoch.
         job_end: nanoseconds since the epoch.
+        compared: a program evaluates one checkpoint on several machines, of which this is one.
     """
 
     kind: ClassVar[str] = "eval_accuracy"
@@ -143,6 +144,7 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
     baseline_step: int | None = None
     job_start: int | None = None
     job_end: int | None = None
+    compared: bool = False
 
     def describe(self) -> str:
         base = f", baseline {self.baseline:g}" if self.baseline is not None else ""
@@ -170,6 +172,7 @@ class SlowRanks(Fact, frozen=True, kw_only=True):
         slow: the ranks that it names; empty where it finds none.
         ratio: how many times as long as the fastest the slowest takes, where it says so.
         machine: the machine of the rank, where it names one.
+        each: it is about one step, and a detector would have looked at several.
     """
 
     kind: ClassVar[str] = "slow_ranks"
@@ -181,6 +184,7 @@ class SlowRanks(Fact, frozen=True, kw_only=True):
     slow: tuple[int, ...] = ()
     ratio: float | None = None
     machine: str | None = None
+    each: bool = False
 
     def describe(self) -> str:
         if not self.slow:

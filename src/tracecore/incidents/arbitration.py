@@ -205,6 +205,7 @@ def _attempt(
     explained = {edge.effect for edge in edges}
     roots = [t for t in touches if t.id not in explained]
     _adopt(roots, edges)
+    slowed = _blame_slowness(roots, edges)
     explained = {edge.effect for edge in edges}
     roots = _own_first(_ordered([t for t in roots if t.id not in explained]), attempt, run)
     incidents: list[Incident] = []
@@ -228,7 +229,7 @@ def _attempt(
     # What ended the attempt comes first: the last episode of it, then earlier ones, then conditions.
     incidents.reverse()
     incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in CONDITIONS)
-    fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in CONDITIONS]
+    fatal = [i for i in incidents if i.root and (i.root.verdict.pattern_name not in CONDITIONS or i.root.id == slowed)]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
         if left is not None and incidents and _is_only_slow(attempt):
@@ -362,6 +363,29 @@ def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
         cause = causes[0]
         if not (cause.timed and t.timed) or cause.first <= t.first + rule_conditions.SLACK:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
+
+
+def _blame_slowness(roots: Sequence[Footprint], edges: list[Edge]) -> str | None:
+    """Take what made a run slow for why it ended, where nothing else says why; the verdict that does.
+
+    Programs watch their own speed, and end with a bare exit status, or an exception that only says that they are slow.
+    People end a run at the keyboard that a rank holds up.
+    """
+    ends = [t for t in roots if t.name not in CONDITIONS]
+    for slow in _ordered([t for t in roots if t.name in ("thermal_throttle", "straggler")]):
+        if ends and all(_follows(slow, t) for t in ends):
+            edges += [Edge(slow.id, t.id, "the run had become slow, and it ended without another reason") for t in ends]
+            return slow.id
+    return None
+
+
+def _follows(slow: Footprint, end: Footprint) -> bool:
+    if slow.timed and end.timed and slow.first > end.last + rule_conditions.SLACK:
+        return False
+    if end.name == "planned_stop":
+        return end.fields.get("reason") == "interrupt"
+    hot = slow.name == "thermal_throttle"
+    return end.name == "worker_crash" and rule_conditions.gave_up_on_speed(end, by_itself=not hot)
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.gpu import GpuDriverError, Sxid
 from tracecore.facts.kubernetes import GIVEN_UP, NodeReadiness, PodEvicted
-from tracecore.facts.process import ExceptionRaised
+from tracecore.facts.process import LAST_WORDS, ExceptionRaised
 from tracecore.incidents.footprint import share
 
 if TYPE_CHECKING:
@@ -101,6 +101,21 @@ def lost_data(cause: Footprint, effect: Footprint) -> bool:
     """The rank raised over a connection that its loader had lost, and did not wait for it any longer."""
     lost = any(isinstance(fact, ExceptionRaised) and fact.lost_peer for fact in cause.evidence)
     return lost and not died_of(cause) and not share(cause, effect, "record")
+
+
+def gave_up_on_speed(crash: Footprint, *, by_itself: bool) -> bool:
+    """The program ended because it had become slow, or nothing says why.
+
+    One rank that failed before others is no such end: a bare exit status of its own then still says who it was.
+
+    Args:
+        by_itself: the program itself must say that it was slow.
+    """
+    raised = [fact for fact in crash.evidence if isinstance(fact, ExceptionRaised)]
+    if raised or "exception.type" in crash.fields:
+        return bool(raised) and all(fact.too_slow or (fact.type == LAST_WORDS and not by_itself) for fact in raised)
+    bare = "tracecore.process.exit_code" in crash.fields and not died_of(crash)
+    return bare and not by_itself and not crash.fields.get("followed")
 
 
 def same_group(cause: Footprint, effect: Footprint) -> bool:

@@ -154,3 +154,14 @@ def test_heat_is_cited_by_what_tells_of_it(sample: Make, mask: int, cited: str) 
         bridges.observe(one)
     made = bridges.finish()[-1]
     assert made["source"] == next(one.source for one in samples if one.series.name == cited)
+
+
+@pytest.mark.parametrize(
+    ("rise", "lasted"), [(0.015, 15), (0.0045, 4.5), (0.0016, 0.0016), (15, 15), (4.5, 4.5), (0.02, 0.02)]
+)
+def test_older_versions_of_dcgm_count_violations_in_microseconds(
+    sample: Make, bridged: Bridged, rise: float, lasted: float
+) -> None:
+    told = {"hw__gpu__throttle__reason": "thermal_software", "origin": "DCGM_FI_DEV_THERMAL_VIOLATION"}
+    counter = [sample(LASTED, 7 + rise * place, 15 * place, **told) for place in range(2)]
+    assert bridged(counter)[-1][LASTED] == pytest.approx(lasted)

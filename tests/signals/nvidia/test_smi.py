@@ -9,6 +9,7 @@ import pytest
 
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.reading import points
+from tracecore.signals.bundle.recognition import recognise
 from tracecore.signals.metrics.point import Point
 from tracecore.signals.nvidia import smi, smi_csv
 from tracecore.signals.stamps import parse
@@ -163,3 +164,85 @@ def test_not_available_is_not_zero(make: Make) -> None:
 )
 def test_bus_ids_have_one_spelling(text: str, expected: str | None) -> None:
     assert smi.bus_id(text) == expected
+
+
+UUIDS = ("GPU-d2b6e8aa-30f4-4e9e-8c53-0e7b44a1c9d8", "GPU-5be09d14-77a2-4c0e-b3c8-91d0aa02c6fe")
+FIELDS = "DCGM_FI_DEV_GPU_TEMP,DCGM_FI_DEV_SM_CLOCK,DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"timestamp,Hostname,gpu,{FIELDS}\n2026-05-01T10:00:00Z,n7,0,61,1980,0x0\n2026-05-01T10:00:00Z,n7,3,91,975,0x60\n",
+        f"ts\thostname\tgpu\t{FIELDS}\n".replace(",", "\t")
+        + "1777629600\tn7\t0\t61\t1980\t0\n1777629600\tn7\t3\t91\t975\t96\n",
+        "time;node;device;dcgm_fi_dev_gpu_temp;dcgm_fi_dev_sm_clock;dcgm_fi_dev_clock_throttle_reasons\n"
+        "2026-05-01 10:00:00;n7;nvidia0;61;1980;0\n2026-05-01 10:00:00;n7;nvidia3;91;975;96\n",
+        "timestamp,metric,instance,gpu,value\n"
+        + "".join(
+            f"2026-05-01T10:00:00Z,{name},n7:9400,{gpu},{value}\n"
+            for gpu, values in (("0", (61, 1980, 0)), ("3", (91, 975, 96)))
+            for name, value in zip(FIELDS.split(","), values, strict=True)
+        ),
+        '"Time","DCGM_FI_DEV_GPU_TEMP{Hostname=""n7"", gpu=""0""}","DCGM_FI_DEV_SM_CLOCK{Hostname=""n7"", gpu=""0""}",'
+        '"DCGM_FI_DEV_GPU_TEMP{Hostname=""n7"", gpu=""3""}","DCGM_FI_DEV_SM_CLOCK{Hostname=""n7"", gpu=""3""}",'
+        '"DCGM_FI_DEV_CLOCKS_EVENT_REASONS{Hostname=""n7"", gpu=""3""}"\n'
+        '"2026-05-01 10:00:00","61","1980","91","975","96"\n',
+        "timestamp,host,DCGM_FI_DEV_GPU_TEMP_gpu0,DCGM_FI_DEV_SM_CLOCK_gpu0,DCGM_FI_DEV_GPU_TEMP_gpu3,"
+        "gpu3_DCGM_FI_DEV_SM_CLOCK,DCGM_FI_DEV_CLOCKS_EVENT_REASONS.3\n2026-05-01T10:00:00Z,n7,61,1980,91,975,0x60\n",
+    ],
+    ids=["rows", "tabs", "semicolons", "long", "grafana", "wide"],
+)
+def test_tables_of_dcgms_fields(make: Make, text: str) -> None:
+    assert recognise(text.encode(), b"", "export.csv", True).format == "nvidia_csv"
+    found = list(smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    hot = {p.name.replace("CLOCK_THROTTLE", "CLOCKS_EVENT"): p for p in found if p.labels["hw.gpu.index"] == "3"}
+    assert {name: p.value for name, p in hot.items()} == {
+        "DCGM_FI_DEV_GPU_TEMP": 91,
+        "DCGM_FI_DEV_SM_CLOCK": 975,
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 96,
+    }
+    assert {p.labels["host.name"] for p in found} == {"n7"}
+    assert {p.time for p in found} == {1_777_629_600_000_000_000}
+
+
+def test_a_gpu_that_a_table_knows_by_its_uuid_or_bus_id(make: Make) -> None:
+    rows = "".join(f"2026-05-01T10:00:00Z,{uuid},N/A,1980 MHz,\n" for uuid in UUIDS)
+    text = f"timestamp,gpu,{FIELDS.replace(',', ',', 1)}\n{rows}"
+    found = list(smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    assert [(p.name, p.labels["gpu.uuid"]) for p in found] == [("DCGM_FI_DEV_SM_CLOCK", uuid) for uuid in UUIDS]
+    text = "timestamp,pci_bus_id,DCGM_FI_DEV_SM_CLOCK\n2026-05-01T10:00:00Z,00000000:B7:00.0,1980\n"
+    (point,) = smi_csv.read_csv(make(text, "nvidia_csv"), Clock(), Counters())
+    assert point.labels["gpu.id"] == "0000:b7:00.0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Format,,\n# If line starts with a '#' it is considered a comment,,\n"
+        "DCGM_FI_DEV_SM_CLOCK,  gauge, SM clock frequency (in MHz).\n",
+        "DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).\nDCGM_FI_DEV_GPU_TEMP, gauge, in C.\n",
+        "# HELP DCGM_FI_DEV_SM_CLOCK SM clock, in MHz\n# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"
+        'DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1980\n',
+        "timestamp, step, loss\n2026-05-01T10:00:00Z, 3, 2.1 # DCGM_FI_DEV_SM_CLOCK is not exported here\n",
+    ],
+    ids=["counters of the exporter", "without its comments", "a scrape", "a table of a run"],
+)
+def test_what_is_no_table_of_dcgms_fields(text: str) -> None:
+    assert recognise(text.encode(), b"", "file.txt", True).format != "nvidia_csv"
+
+
+def test_dcgmis_own_table(make: Make) -> None:
+    text = (
+        "#Entity   TMPTR   SMCLK   DVCCTR\nID        C\nGPU 0     61      1980    0\nGPU 1     91      975     96\n"
+        "GPU 0     62      1980    0\nGPU 1     N/A     960     96\n"
+    )
+    assert recognise(text.encode(), b"", "dmon.txt", True).format == "nvidia_dmon"
+    found = list(smi.read_dmon(make(text, "nvidia_dmon"), Clock(), Counters()))
+    assert [(p.name, p.value) for p in found if p.labels["hw.gpu.index"] == "1"] == [
+        ("DCGM_FI_DEV_GPU_TEMP", 91),
+        ("DCGM_FI_DEV_SM_CLOCK", 975),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 96),
+        ("DCGM_FI_DEV_SM_CLOCK", 960),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 96),
+    ]

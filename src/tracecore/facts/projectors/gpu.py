@@ -144,7 +144,10 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
     identity = record.identity()
     index = None if "gpu" in identity else natural(record.get("hw.gpu.index"))
     if "gpu" not in identity and index is None:
-        return None
+        uuid = name(record.get("gpu.uuid"))
+        if uuid is None:
+            return None
+        identity = {**identity, "gpu": uuid}
     reason = word(record.get("hw.gpu.throttle.reason"))
     throttled = magnitude(record.get("hw.gpu.throttle.duration"))
     if throttled is None and magnitude(record.get("hw.gpu.throttle.active")) == 0:
@@ -164,6 +167,12 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
 def throttle_sample_by_index(record: Stamped) -> ThrottleSample | None:
     """The same of a GPU whose bus id nobody told."""
     return None if record.get("gpu.id") is not None else throttle_sample(record)
+
+
+def throttle_sample_by_uuid(record: Stamped) -> ThrottleSample | None:
+    """The same of a GPU of which not even the index is known: it keeps its UUID until a file tells more."""
+    known = record.get("gpu.id") is not None or record.get("hw.gpu.index") is not None
+    return None if known else throttle_sample(record)
 
 
 def framebuffer_sample(record: Stamped) -> FramebufferSample | None:
@@ -300,6 +309,11 @@ GPU = (
     Projection(
         throttle_sample_by_index,
         gate=("hw.gpu.index",),
+        either=("hw.gpu.throttle.reason", "hw.gpu.throttle.duration", "hw.gpu.temperature", "hw.gpu.clock.sm"),
+    ),
+    Projection(
+        throttle_sample_by_uuid,
+        gate=("gpu.uuid",),
         either=("hw.gpu.throttle.reason", "hw.gpu.throttle.duration", "hw.gpu.temperature", "hw.gpu.clock.sm"),
     ),
     Projection(framebuffer_sample, gate=("gpu.id",), either=("hw.gpu.memory.free", "hw.gpu.memory.total")),

@@ -23,6 +23,13 @@ _CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
 _UNREAL = frozenset({"nan", "inf", "infinity"})
+#: Reporters whose every line is about one step.
+_OF_ONE_STEP = frozenset({"the program's own times", "the program's own comparison"})
+#: As of the pattern: ranks without which nobody is told from the others, how many times the middle one's time is slow,
+#: and the share of slow ranks beyond which nobody is.
+_COHORT, _SLOW, _CROWD = 4, 1.5, 0.25
+_PAIR = re.compile(r"(?i)r(?:ank)?[ _]?(\d{1,7})[\"']?[=:] ?(\d+(?:\.\d+)?)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _RANK = re.compile(r"(?<![\w.])\d{1,7}(?![\w.])|(?<=rank=)\d{1,7}")
 
 
@@ -127,6 +134,7 @@ def eval_accuracy(record: Stamped) -> EvalAccuracy | None:
         baseline_step=natural(record.get("gen_ai.training.checkpoint.baseline_step")),
         job_start=positive(record.get("gen_ai.training.job.start_unix_nano")),
         job_end=positive(record.get("gen_ai.training.job.end_unix_nano")),
+        compared=flag(record.get("gen_ai.training.eval_accuracy.compared")) is True,
     )
 
 
@@ -144,6 +152,8 @@ def slow_ranks(record: Stamped) -> SlowRanks | None:
     reporter = text(record.get("tracecore.straggler.reporter"), 64)
     if reporter is None:
         return None
+    if isinstance(times := record.get("tracecore.straggler.times"), str):
+        return _by_times(record, reporter, times)
     listed = record.get("tracecore.straggler.ranks")
     found = {natural(int(word)) for word in _RANK.findall(listed)} if isinstance(listed, str) else set()
     return SlowRanks(
@@ -152,6 +162,26 @@ def slow_ranks(record: Stamped) -> SlowRanks | None:
         slow=tuple(sorted(rank for rank in found if rank is not None)),
         ratio=number(record.get("tracecore.straggler.ratio")),
         machine=name(record.get("tracecore.straggler.node")),
+        each=reporter in _OF_ONE_STEP,
+    )
+
+
+def _by_times(record: Stamped, reporter: str, times: str) -> SlowRanks | None:
+    """Return the ranks that take half as long again as the middle one, by the times of all of them in one step."""
+    first = natural(record.get("tracecore.straggler.first_rank")) or 0
+    pairs = [(int(rank), float(took)) for rank, took in _PAIR.findall(times)]
+    took = dict(pairs) or {first + place: float(text) for place, text in enumerate(_NUMBER.findall(times))}
+    if len(took) < _COHORT:
+        return None
+    middle = sorted(took.values())[len(took) // 2]
+    slow = [rank for rank, seconds in sorted(took.items()) if middle > 0 and seconds >= _SLOW * middle]
+    most, least = max(took.values()), min(took.values())
+    return SlowRanks(
+        **record.identity(),
+        reporter=reporter,
+        slow=tuple(slow) if len(slow) <= _CROWD * len(took) else (),
+        ratio=most / least if least > 0 else None,
+        each=True,
     )
 
 
@@ -175,5 +205,6 @@ TRAINING = (
     ),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
+    # Times of a step are told as a list, or as pairs of rank and time.
     Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),
 )

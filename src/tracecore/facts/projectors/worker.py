@@ -174,6 +174,7 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
         message=message,
         pid=positive(record.get("process.pid")),
         lost_peer=flag(record.get("exception.lost_peer")) is True,
+        too_slow=flag(record.get("exception.too_slow")) is True,
         **fields,
     )
 

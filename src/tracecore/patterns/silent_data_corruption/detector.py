@@ -63,6 +63,9 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         job = f" of job {self.evaluation.job}" if self.evaluation.job else ""
         before, after = self.evaluation.baseline, self.evaluation.observed
         fell = f"Accuracy{job} fell to {after:g} from its baseline of {before:g} with no error"
+        if self.counter is None and self.evaluation.compared:
+            on = f" on {self.evaluation.node}" if self.evaluation.node else ""
+            return f"Accuracy{job} is {after:g}{on}, not {before:g} as on other machines, and nothing reports an error"
         if self.counter is None:
             return f"{fell}; silent data corruption is possible"
         where = f" on GPU {self.counter.gpu}" if self.counter.gpu else ""
@@ -77,6 +80,9 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
             f"first hardware computed it wrong; if it does not, train from the last good checkpoint on other hardware "
             f"and compare."
         )
+        if self.counter is None and self.evaluation.compared and self.evaluation.node:
+            node = self.evaluation.node
+            return f"{again} Keep work off {node}: `kubectl cordon {node}`, then `dcgmi diag -r 4` on it."
         if self.counter is None:
             job = f"job {self.evaluation.job}" if self.evaluation.job else "the job"
             return f"{again} Test the nodes of {job} with `dcgmi diag -r 4` before they take other work."
@@ -116,7 +122,12 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """The rank that evaluated is not the one that computed wrongly; only a counter points at a GPU."""
+        """The rank that evaluated is not the one that computed wrongly; only a counter points at a GPU.
+
+        Where other machines evaluate the same as they should, the one that does not computes wrongly.
+        """
+        if self.counter is None and self.evaluation.compared and self.evaluation.node:
+            return Suspects(nodes=(self.evaluation.node,))
         return Suspects() if self.counter is None else Suspects.of((self.counter,))
 
 
@@ -169,6 +180,8 @@ class SilentDataCorruption(Pattern[Config]):
             if evaluation.attempt <= low:
                 continue
             counter, rises, skew = counters.during(evaluation, self.config.memory)
+            if evaluation.compared and not self._is_the_machines(evaluation, evaluations):
+                continue
             if counter is not None or drop >= 2 * self.config.drop:
                 low = evaluation.attempt
                 yield SilentDataCorruptionVerdict(
@@ -182,6 +195,16 @@ class SilentDataCorruption(Pattern[Config]):
                     counter=counter,
                     rises=rises,
                 )
+
+    def _is_the_machines(self, evaluation: EvalAccuracy, others: Sequence[EvalAccuracy]) -> bool:
+        """Another machine evaluated the same, and it came out as it should."""
+        return evaluation.checksum is not None and any(
+            other.compared
+            and other.checksum == evaluation.checksum
+            and other.node not in (None, evaluation.node)
+            and (drop_of(other) or 0.0) < self.config.drop
+            for other in others
+        )
 
     def _comparable(
         self,

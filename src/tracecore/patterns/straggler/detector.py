@@ -77,6 +77,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         lags: the decisive steps, by its own times; empty where arrivals decide.
         arrivals: the collectives it came last to; empty where its own times decide.
         reports: what a detector beside the training says of it; empty where anything else decides.
+        machine: where any such report says that it runs.
     """
 
     pattern_id: ClassVar[str] = "6"
@@ -88,6 +89,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     lags: tuple[RankLag, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
     reports: tuple[SlowRanks, ...] = ()
+    machine: str | None = None
 
     @property
     def part(self) -> Part:
@@ -116,7 +118,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     def _node(self) -> str | None:
         if self._fact is not None:
             return self._fact.node
-        return next((report.machine for report in self.reports if report.machine is not None), None)
+        return self.machine
 
     @property
     def _place(self) -> str:
@@ -342,6 +344,11 @@ class Straggler(Pattern[Config]):
 
     def _by_reports(self, window: Window) -> Iterator[StragglerVerdict]:
         """Ranks that most reports of one detector name."""
+        told: dict[int, set[str]] = {}
+        for report in window.of(SlowRanks):
+            if report.machine is not None and len(report.slow) == 1:
+                told.setdefault(report.slow[0], set()).add(report.machine)
+        machines = {rank: names.pop() for rank, names in told.items() if len(names) == 1}
         for reporter, said in sorted(window.grouped(SlowRanks, attrgetter("reporter")).items()):
             named: dict[int, list[SlowRanks]] = {}
             for report in said:
@@ -351,13 +358,15 @@ class Straggler(Pattern[Config]):
             total = sum(report.count for report in said)
             for rank, reports in sorted(named.items()):
                 count = sum(report.count for report in reports)
-                if count >= self.config.reports and 2 * count > total:
+                needed = self.config.steps if reports[-1].each else self.config.reports
+                if count >= needed and 2 * count > total:
                     yield StragglerVerdict(
                         key=window.key,
                         episode=f"rank {rank} by {reporter}",
                         time=reports[-1].end,
                         rank=rank,
                         reports=tuple(reports[-self.config.steps :]),
+                        machine=machines.get(rank),
                     )
 
     # -- by when they come to collectives -------------------------------------------------------------------------

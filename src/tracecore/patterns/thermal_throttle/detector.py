@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
+from tracecore.patterns.contract import NEVER, Confidence, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.thermal_throttle.heat import GpuHeat
 
 if TYPE_CHECKING:
@@ -30,12 +30,15 @@ class Config(Settings, frozen=True, kw_only=True):
         active: so much of it.
         ratio: the SM clock is at most this share of the others' median.
         gap: two samples farther apart say nothing of the time between them.
+        alone: where every look at a GPU says so, the looks decide, however long they last. For what somebody copied
+            from a terminal, where no more will come.
     """
 
     window: Duration = 5 * MINUTE
     active: Duration = 30 * SECOND
     ratio: Fraction = 0.8
     gap: Duration = MINUTE
+    alone: bool = False
 
 
 def unit(sample: ThrottleSample) -> str:
@@ -113,7 +116,9 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
         return sorted(facts.values(), key=lambda sample: (sample.time, sample.uid))
 
     def missing_layers(self) -> tuple[str, ...]:
-        return ("unthrottled_clock",) if self.confidence == "partial" else ()
+        if self.confidence == "full":
+            return ()
+        return ("unthrottled_clock",) if self.gpus else ("time_throttled",)
 
     def fields(self) -> dict[str, Any]:
         compared = "own" if self.peer is None else "peers"
@@ -210,6 +215,12 @@ class ThermalThrottle(Pattern[Config]):
                     gpu.free = sample
         if hot is not None:
             self._judge(window, gpus, hot, found)
+        if self.config.alone and not found:
+            found = {
+                name: self._verdict(window, gpus, name, gpu.throttled, confidence="partial")
+                for name, gpu in islice(gpus.items(), MOST)
+                if gpu.throttled is not None and gpu.ended is None and gpu.free is None and self._is_slow(gpus, name)
+            }
         node = found.get("")
         return [
             verdict
@@ -276,7 +287,12 @@ class ThermalThrottle(Pattern[Config]):
         return own.free.sm_clock_mhz
 
     def _verdict(
-        self, window: Window, gpus: Mapping[str, GpuHeat], name: str, last: ThrottleSample
+        self,
+        window: Window,
+        gpus: Mapping[str, GpuHeat],
+        name: str,
+        last: ThrottleSample,
+        confidence: Confidence = "full",
     ) -> ThermalThrottleVerdict:
         gpu = gpus[name]
         others = self._others(gpus, name)
@@ -284,7 +300,8 @@ class ThermalThrottle(Pattern[Config]):
             key=window.key,
             episode=name,
             time=last.time,
-            first=gpu.slow.parts[0][0],
+            confidence=confidence,
+            first=gpu.slow.parts[0][0] if gpu.slow.parts else last,
             last=last,
             seconds=gpu.slow.total / SECOND,
             clock=gpu.clock.sm_clock_mhz if gpu.clock is not None else None,

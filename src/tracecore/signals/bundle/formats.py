@@ -28,6 +28,7 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     # Jobs print the table before they train.
     "nvidia_table": lambda start, head: smi.is_table(head) and FORMATS.expressions["work"].search(head) is None,
     "nvidia_rows": smi_csv.begins_with_rows,
+    "dcgm_fields": smi_csv.begins_with_fields,
     "nvidia_dmon": lambda start, head: smi.DMON_BEGINS.match(start) is not None,
     "nvidia_nvlink": lambda start, head: smi.NVLINK_BEGINS.match(start) is not None,
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,

@@ -11,13 +11,17 @@ from itertools import pairwise
 
 import re2
 
-from tracecore.signals.bundle.formats import FORMATS
+from tracecore.signals import stamps
+from tracecore.signals.bundle.formats import FORMATS, any_of
 from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recognise
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.record import Attributes
 
 _LINE = re2.compile(rb"[^\n]*\n?")
 _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
+_LOG_IN = re2.compile(
+    rb"(?i)^(?:%s)(?:[-_.]?(?:node|host|server|vm|pro|air))?[-_.]?\d*[a-z]?$" % any_of("log_in").encode()
+)
 #: Commands of a file that are looked at; further ones are left in the text around them.
 MAX_TABLES = 32
 
@@ -25,7 +29,7 @@ MAX_TABLES = 32
 def host(text: bytes) -> str | None:
     """The machine that the prompts of a terminal name; None where they name none, or several."""
     prompts = FORMATS.expressions["prompt"].finditer(text)
-    found = {name for match in prompts for name in match.groups() if name}
+    found = {name for match in prompts for name in match.groups() if name and _LOG_IN.match(name) is None}
     return found.pop().decode("utf-8", "replace") if len(found) == 1 else None
 
 
@@ -56,7 +60,7 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
         return
     work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
     # A program may also write what it learns or generates, which is about anything: that stands between its own lines.
-    if work and system[0] < work[-1] and work[0] < system[-1]:
+    if work and system[0] < work[-1] and work[0] < system[-1] and not _are_merged(lines, work, system):
         return
     for kind in ("dmesg", "syslog"):
         if kind in kinds:
@@ -81,9 +85,25 @@ def _system(line: bytes) -> str:
     """The format of a line of the kernel or of a program of the system, with its time; empty for other lines."""
     kind = "" if line.startswith(FORMATS.words["kernel"]) else kind_of_line(line)
     if kind == "syslog":
+        if kernel_lines.HOSTLESS.match(line):
+            return kind
         match = kernel_lines.SYSLOG.match(line)
         return kind if match and kernel_lines.is_system(match.group(3).decode("utf-8", "replace")) else ""
     return kind if kind == "dmesg" else ""
+
+
+def _are_merged(lines: list[bytes], work: list[int], system: list[int]) -> bool:
+    """Whether somebody merged the logs of a machine and a program: all lines with a time are in order, by full dates.
+
+    What a program quotes is of some other time.
+    """
+    found = {number: stamp for number, line in enumerate(lines) if (stamp := stamps.find(line)) is not None}
+    if any(stamp.missing for stamp in found.values()) or not all(number in found for number in system):
+        return False
+    own = [number for number in work if number in found]
+    if not own or own[0] > system[-1] or own[-1] < system[0]:
+        return False  # the program's lines have no times, so nothing is known of their order
+    return all(before.nanos <= after.nanos for before, after in pairwise(found.values()))
 
 
 def _blank(text: bytes) -> bytes:

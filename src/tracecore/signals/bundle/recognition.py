@@ -149,6 +149,8 @@ def kind_of_line(line: bytes) -> str:
     if b"]: " in line[:128] and kernel_lines.TALOS.match(line):
         return "dmesg"
     if line[3:4] in (b" ", b".") or first == b"<" or line[4:5] == b"-":
+        if kernel_lines.HOSTLESS.match(line):
+            return "syslog"
         match = kernel_lines.SYSLOG.match(line)
         if match and match.group(2).upper() not in _LEVELS:
             return "syslog"

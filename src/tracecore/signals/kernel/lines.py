@@ -31,6 +31,11 @@ SYSLOG = re2.compile(
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
     rb" ([\w.:-]{1,255}) ([\w./@()-]{1,128}?)(?:\[(\d{1,10})\])?:(?: |$)"
 )
+#: journalctl --no-hostname, and merged logs of one machine: `2026-02-18T01:17:28Z kernel: nvidia 0000:66:00.0: …`.
+HOSTLESS = re2.compile(
+    rb"^([A-Za-z][a-z]{2}\.? [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)) kernel: (?:\[ *\d{1,10}\.\d{6}\] ?)?"
+)
 # talosctl dmesg
 TALOS = re2.compile(
     rb"^([0-9a-zA-Z.:-]{1,255}): [a-z]+: +[a-z]+: \[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)\]: "
@@ -104,6 +109,9 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
     def unwrap(raw: bytes) -> UnwrappedLine:
         if match := UPTIME.match(raw):
             return since_boot(_uptime(*match.groups()), clean(raw[match.end() :]))
+        if match := HOSTLESS.match(raw):
+            text = b"" if work else clean(raw[match.end() :])
+            return UnwrappedLine(text, stamp=stamps.find(match.group(1)), program="kernel")
         if match := SYSLOG.match(raw):
             line = _syslog(work, raw, match.end(), *match.groups())
             if stream.processes and (pid := match.group(4)):
@@ -127,9 +135,6 @@ def _syslog(
     work: bool, raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None
 ) -> UnwrappedLine:
     text = raw[end:]
-    if host == b"kernel:":
-        # journalctl --no-hostname: the line's own first word stood where the program stands.
-        text, program, host = raw[raw.index(b" kernel: ") + len(b" kernel: ") :], b"kernel", b""
     if program == b"kernel" and (match := UPTIME.match(text)):
         text = text[match.end() :]
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")

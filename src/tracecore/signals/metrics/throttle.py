@@ -24,6 +24,15 @@ _THERMAL: Final = frozenset({"thermal_hardware", "thermal_software"})
 _NOT_THROTTLED: Final = frozenset({"none", "idle", "applications_clocks", "low_utilization"})
 
 
+#: Older versions of DCGM count violations in microseconds, newer ones in nanoseconds, as which recipes take them. What
+#: is at least this share of the time that passed, taken as microseconds, was counted in those: throttling for less than
+#: a thousandth of the time does not last from one sample to the next.
+_MICROSECONDS: Final = 1000
+_SHARE: Final = 0.25
+#: Exporters read a counter somewhat before or after the time that they write beside it.
+_JITTER: Final = 1.1
+
+
 class _Look(msgspec.Struct):
     """The samples of one instant about one GPU.
 
@@ -116,6 +125,8 @@ class ThrottleBridge:
         if sample.series.name == "hw.gpu.throttle.duration":
             # No reason can hold for longer than the time that passed.
             elapsed = (sample.time - last[1]) / SECOND
+            if sample.series.origin.upper().endswith("_VIOLATION") and _SHARE * elapsed <= delta * _MICROSECONDS:
+                delta = delta * _MICROSECONDS if delta * _MICROSECONDS <= elapsed * _JITTER else delta
             look.lasted[reason] = max(look.lasted.get(reason, 0.0), min(delta, elapsed))
         else:
             look.active.add(reason)

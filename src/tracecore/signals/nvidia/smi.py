@@ -93,6 +93,14 @@ _DMON: dict[str, tuple[str, dict[str, str], float]] = {
     "rxpci": ("hw.gpu.io", {"network.io.direction": "receive"}, 1e6),
     "txpci": ("hw.gpu.io", {"network.io.direction": "transmit"}, 1e6),
 }
+#: Columns of `dcgmi dmon`, whose names are short, and the fields that they stand for.
+_DCGMI = {
+    "tmptr": "DCGM_FI_DEV_GPU_TEMP", "mmtmp": "DCGM_FI_DEV_MEMORY_TEMP", "smclk": "DCGM_FI_DEV_SM_CLOCK",
+    "mmclk": "DCGM_FI_DEV_MEM_CLOCK", "power": "DCGM_FI_DEV_POWER_USAGE", "gputl": "DCGM_FI_DEV_GPU_UTIL",
+    "dvcctr": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "tviol": "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "pviol": "DCGM_FI_DEV_POWER_VIOLATION", "xider": "DCGM_FI_DEV_XID_ERRORS", "edvdv": "DCGM_FI_DEV_ECC_DBE_VOL_DEV",
+    "fbusd": "DCGM_FI_DEV_FB_USED", "fbfre": "DCGM_FI_DEV_FB_FREE",
+}  # fmt: skip
 #: The interval of `nvidia-smi dmon` where nobody asks for another.
 _ROUND = 1_000_000_000
 
@@ -308,12 +316,18 @@ def _ecc(leaf: str) -> dict[str, str] | None:
     }
 
 
-#: How the output of `nvidia-smi dmon` begins: the names of its columns, then their units.
-DMON_BEGINS = re2.compile(rb"^# *(?:Date +Time +)?gpu +(?:[a-z]+ +)*[a-z]+ *\r?\n# *(?:YYYYMMDD +HH:MM:SS +)?Idx +")
+#: How the output of `nvidia-smi dmon`, and of `dcgmi dmon`, begins: the names of its columns, then their units.
+DMON_BEGINS = re2.compile(
+    rb"^# *(?:(?:Date +Time +)?gpu +(?:[a-z]+ +)*[a-z]+ *\r?\n# *(?:YYYYMMDD +HH:MM:SS +)?Idx +"
+    rb"|Entity +(?:[A-Z0-9]+ +)*[A-Z0-9]+ *\r?\n *ID\b)"
+)
 
 
 def read_dmon(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
-    """`nvidia-smi dmon`; without the option that adds times, its rounds are a second apart and end with the bundle."""
+    """`nvidia-smi dmon` and `dcgmi dmon`.
+
+    Without the option that adds times, the rounds are a second apart and end with the bundle.
+    """
     data = whole.content(stream, MAX_BYTES)
     counters.bytes_read += len(data)
     columns: list[str] = []
@@ -325,9 +339,9 @@ def read_dmon(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poin
         text = raw.decode("utf-8", "replace").strip()
         if text.startswith("#"):
             words = text.lstrip("# ").lower().split()
-            columns = words if "gpu" in words else columns
+            columns = ["gpu", *words[1:]] if words[:1] == ["entity"] else words if "gpu" in words else columns
             continue
-        cells = text.split()
+        cells = text.removeprefix("GPU ").split()
         if not columns or len(cells) != len(columns):
             counters.lines_unparsed += bool(text)
             continue
@@ -352,6 +366,11 @@ def read_dmon(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poin
                     name=metric, labels={**labels, **more}, value=amount * factor, time=when, source=source,
                     inferred=stamp is None, declared="gauge" if metric == "hw.gpu.io" else "",
                 )  # fmt: skip
+            elif name in _DCGMI and (amount := number(cell)) is not None:
+                counters.records += 1
+                yield Point(
+                    name=_DCGMI[name], labels=labels, value=amount, time=when, source=source, inferred=stamp is None
+                )
 
 
 def _dashed(date: str) -> str:

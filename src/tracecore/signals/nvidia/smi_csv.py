@@ -1,10 +1,16 @@
-"""`nvidia-smi --query-gpu=… --format=csv`, with and without a header, as metric points with the names of `smi`."""
+"""Tables of GPUs with separated columns, as metric points.
+
+`nvidia-smi --query-gpu=… --format=csv`, with and without a header, gets the names of `smi`. What exporters and
+notebooks write of DCGM keeps DCGM's names, which the recipes of the metrics layer know: a column for each field, a
+column for each field of each GPU, or a row for each value.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import re2
 
 from tracecore.signals import stamps, whole
@@ -45,10 +51,27 @@ _CSV = {
     "pcie.link.width.current": "hw.gpu.pcie.link.width",
     "pcie.link.width.max": "hw.gpu.pcie.link.width.max",
 }
-#: Other names of columns that tables have which a script wrote.
-_CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index")
-_CSV_HOST = ("hostname", "host", "node", "nodename")
-_CSV_TIME = ("timestamp", "time", "datetime", "ts")
+#: Other names of columns that tables have which a script or an exporter wrote.
+_CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index", "gpuid", "minor_number", "device")
+_CSV_HOST = ("hostname", "host", "node", "nodename", "node_name", "exported_hostname", "instance")
+_CSV_TIME = ("timestamp", "time", "datetime", "ts", "@timestamp", "timestamp_utc", "time_utc", "utc", "date")
+_CSV_BUS = ("pci.bus_id", "gpu_bus_id", "pci_bus_id", "bus_id", "pcibusid", "pci_busid", "pci bus id")
+_CSV_UUID = ("uuid", "gpu_uuid", "gpu uuid")
+_CSV_MODEL = ("name", "modelname", "model_name", "gpu_name")
+#: Columns of a table that has a row for each value.
+_CSV_METRIC = ("metric", "metric_name", "__name__", "field", "field_name")
+_CSV_VALUE = ("value", "metric_value")
+#: A field of DCGM, and the labels or the number of the GPU that a wide table puts beside it.
+_DCGM = re2.compile(
+    r"(?i)^(?:gpu[ _.-]?(?P<before>\d{1,3})[ _.:/-]+)?(?P<field>DCGM_(?:FI|EXP)_[A-Z0-9_]*?[A-Z0-9])"
+    r"(?:\{(?P<labels>[^{}]*)\}|[ _.:/(\[-]*gpu[ _.:=-]?(?P<after>\d{1,3})[)\]]?"
+    r"|[.:/@(\[ -]+(?P<number>\d{1,3})[)\]]?)?(?: [(\[][^)\]]*[)\]])?$"
+)
+_LABEL = re2.compile(r"(\w+)=\"([^\"]*)\"")
+#: A number in base 16, or in base 10.
+_PRINTED = re2.compile(r"^(?:0[xX]([0-9a-fA-F]{1,16})|(-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?))")
+#: How names of GPUs are written in a column of their numbers.
+_NUMBERED = re2.compile(r"(?i)^(?:gpu|nvidia)?[ _-]?(\d{1,3})$")
 #: Cells of a GPU that is off the bus, and of one that does not answer as it should.
 _LOST = frozenset({"[gpu is lost]", "gpu is lost"})
 _BROKEN = frozenset({"err!", "[gpu requires reset]"})
@@ -63,6 +86,20 @@ _SIGNS = (b"NVIDIA ", b"GPU-", b"Tesla ", b"Quadro ", b"GeForce ", b":00.0")
 #: The options that say which columns a table without a header has, and whether its numbers have units.
 _ASKED = re2.compile(r"--query-gpu[= ][\"']?([a-z][\w.]*(?:,[a-z][\w.]*)*)")
 _UNITS = {"memory": "MiB", "utilization": "%"}
+
+
+class _Column(msgspec.Struct, frozen=True):
+    """A column of a table.
+
+    Args:
+        name: in small letters, without unit and labels.
+        unit: as the header writes it.
+        labels: whose its values are, where the header of a wide table says so.
+    """
+
+    name: str
+    unit: str = ""
+    labels: dict[str, str] = {}
 
 
 def begins_with_rows(start: bytes, head: bytes) -> bool:
@@ -85,21 +122,60 @@ def begins_with_rows(start: bytes, head: bytes) -> bool:
     return all(any(_FULL_BUS.match(c) or _UUID.match(c) or _MODEL.match(c) for c in row) for row in rows)
 
 
+def begins_with_fields(start: bytes, head: bytes) -> bool:
+    """Return whether a text begins with the header of a table of DCGM's fields.
+
+    Args:
+        start: the text below the command.
+        head: the text as it is.
+    """
+    first = start.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    if first.startswith("#") and not first.lower().startswith(("#timestamp", "# timestamp", "#time", "# time")):
+        return False
+    names = [_field(cell)[0] for cell in _split(first, _delimiter(first))]
+    if len(names) < 2 or (names[0].startswith("dcgm_") and len(names) < 3):
+        return False
+    if any(name.startswith("dcgm_") for name in names):
+        return any(name in known for name in names for known in (_CSV_TIME, _CSV_INDEX, _CSV_BUS, _CSV_UUID))
+    long = any(name in _CSV_METRIC for name in names) and any(name in _CSV_VALUE for name in names)
+    return long and b"DCGM_FI_" in head[:4096]
+
+
+def _delimiter(header: str) -> str:
+    """Return what separates the columns of a table, by its header."""
+    return max(",\t;", key=header.count)
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
+
+
+def _field(cell: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a column, and the labels that its header has."""
+    text = cell.strip().lstrip("#\ufeff").strip()
+    if (match := _DCGM.match(text)) is None:
+        return text.lower(), {}
+    labels = {name.lower(): value for name, value in _LABEL.findall(match["labels"] or "")}
+    if number := match["before"] or match["after"] or match["number"]:
+        labels["gpu"] = number
+    return match["field"].lower(), labels
+
+
 def _cells(line: bytes) -> list[str]:
     return [cell.strip() for cell in line.decode("utf-8", "replace").strip().split(",")]
 
 
-def _asked(command: str) -> list[tuple[str, str]] | None:
+def _asked(command: str) -> list[_Column] | None:
     """Return the columns that a command asks for, as a header would have them; None where it asks for none."""
     match = _ASKED.search(command)
     if match is None:
         return None
     bare = "nounits" in command
     names = match.group(1).split(",")
-    return [(name, _UNITS.get(name.partition(".")[0], "") if bare else "") for name in names]
+    return [_Column(name, _UNITS.get(name.partition(".")[0], "") if bare else "") for name in names]
 
 
-def _guessed(cells: list[str]) -> list[tuple[str, str]]:
+def _guessed(cells: Sequence[str]) -> list[_Column]:
     """Return a header for a row without one: what tells by itself what it is. A bare number may be anything."""
     names: list[str] = []
     for cell in cells:
@@ -111,65 +187,104 @@ def _guessed(cells: list[str]) -> list[tuple[str, str]]:
         names.append(name if name not in names else "")
     if not names[0] and cells[0].isdigit() and int(cells[0]) < 64 and any(names[1:3]):
         names[0] = "index"
-    return [(name or f"column {place}", "") for place, name in enumerate(names)]
+    return [_Column(name or f"column {place}") for place, name in enumerate(names)]
 
 
 def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
-    """`nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`; appended headers are skipped.
+    """A table of GPUs with one header or several alike; `nvidia-smi` may be told to leave it out.
 
     Without a header the command above the table says what its columns are, or else what they look like.
     """
     data = whole.content(stream, MAX_BYTES)
     counters.bytes_read += len(data)
     base = host_of(stream)
-    header: list[tuple[str, str]] = []
+    header: list[_Column] = []
+    delimiter = ","
     offset = 0
     for line, raw in enumerate(data.split(b"\n"), 1):
         here, offset = offset, offset + len(raw) + 1
-        text = raw.decode("utf-8", "replace").strip()
-        if not text:
+        text = raw.decode("utf-8", "replace").strip("\r ") if b"\t" in raw else raw.decode("utf-8", "replace").strip()
+        if not text.strip():
             continue
         if (asked := _asked(text)) is not None:
             header = asked
             continue
-        cells = next(csv.reader([text], skipinitialspace=True))
+        if not header:
+            delimiter = _delimiter(text)
+        cells = _split(text, delimiter)
         if not header and begins_with_rows(raw, b""):
-            header = _guessed([cell.strip() for cell in cells])
-        elif not header or (cells and cells[0].split(" [")[0].strip() == header[0][0]):
+            header = _guessed(cells)
+        elif not header or (cells and header[0].name and _column(cells[0]).name == header[0].name):
             header = [_column(cell) for cell in cells]
             continue
         if len(cells) != len(header):
             counters.lines_unparsed += 1  # the last line of a file being written
             continue
-        row = {name: (cell.strip(), unit) for (name, unit), cell in zip(header, cells, strict=True)}
-        labels, when = dict(base), clock.latest
-        if "host.name" not in labels and (host := next((row[name][0] for name in _CSV_HOST if name in row), "")):
-            labels["host.name"] = host
-        if bus := bus_id(row.get("pci.bus_id", row.get("gpu_bus_id", ("", "")))[0]):
-            labels["gpu.id"] = bus
-        for name, label in (
-            *((name, "hw.gpu.index") for name in reversed(_CSV_INDEX)),
-            ("uuid", "gpu.uuid"),
-            ("gpu_uuid", "gpu.uuid"),
-            ("name", "gpu.model"),
-        ):
-            if name in row:
-                labels[label] = row[name][0]
+        row = {column.name: (cell, column.unit) for column, cell in zip(header, cells, strict=True)}
+        labels, when = {**base, **_identity({name: cell for name, (cell, _) in row.items()})}, clock.latest
         told = next((row[name][0] for name in _CSV_TIME if name in row), "")
         stamp = stamps.find(told.encode()) if told else None
         if stamp is not None:
             when = stamp.resolve(clock.latest)
         source = Source(stream.path, here, line, len(raw))
-        for metric, more, amount in _csv_fields(row):
+        measured = _dcgm_fields(header, cells, row)
+        for metric, more, amount in _csv_fields(row) if measured is None else measured:
             counters.records += 1
             yield Point(
                 name=metric, labels={**labels, **more}, value=amount, time=when, source=source, inferred=stamp is None
             )
 
 
-def _column(cell: str) -> tuple[str, str]:
-    name, _, unit = cell.strip().partition(" [")
-    return name.strip().lower(), unit.rstrip("]")
+def _column(cell: str) -> _Column:
+    name, labels = _field(cell)
+    if not name.startswith("dcgm_"):
+        name, _, unit = name.partition(" [")
+        return _Column(name.strip(), cell.partition(" [")[2].strip().rstrip("]") if unit else "")
+    return _Column(name, labels=labels)
+
+
+def _identity(row: Mapping[str, str]) -> dict[str, str]:
+    """Return who a row is about, as far as its cells say: machine and GPU."""
+    found: dict[str, str] = {}
+    hosts = (row[name] for name in _CSV_HOST if row.get(name))
+    if host := next((host for host in hosts if not host.isdigit()), ""):
+        found["host.name"] = host.rpartition(":")[0] or host
+    for names, label in ((_CSV_INDEX, "hw.gpu.index"), (_CSV_UUID, "gpu.uuid"), (_CSV_MODEL, "gpu.model")):
+        if cell := next((row[name] for name in names if row.get(name)), ""):
+            found[label] = cell
+    for cell in (found.get("hw.gpu.index", ""), *(row.get(name, "") for name in _CSV_BUS)):
+        if bus := bus_id(cell):
+            found["gpu.id"] = bus
+    index = found.pop("hw.gpu.index", "")
+    if match := _NUMBERED.match(index):
+        found["hw.gpu.index"] = match[1]
+    elif _UUID.match(index):
+        found["gpu.uuid"] = index
+    return found
+
+
+def _dcgm_fields(
+    header: Sequence[_Column], cells: Sequence[str], row: Mapping[str, tuple[str, str]]
+) -> list[tuple[str, dict[str, str], float]] | None:
+    """Return the values of a row of DCGM's fields, by their own names; None where the table has none of them."""
+    fields = [(column, cell) for column, cell in zip(header, cells, strict=True) if column.name.startswith("dcgm_")]
+    told = next((row[name][0] for name in _CSV_METRIC if name in row), "")
+    if told.upper().startswith("DCGM_"):
+        fields.append((_column(told), next((row[name][0] for name in _CSV_VALUE if name in row), "")))
+    elif not fields:
+        return None
+    measured = ((column, _amount(cell)) for column, cell in fields)
+    return [
+        (column.name.upper(), _identity(column.labels), amount) for column, amount in measured if amount is not None
+    ]
+
+
+def _amount(cell: str) -> float | None:
+    """Return a number as printed, also in base 16, whatever unit stands behind it; None where nothing was measured."""
+    match = _PRINTED.match(cell)
+    if match is None:
+        return None
+    return float(int(match[1], 16)) if match[1] else float(match[2])
 
 
 def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
