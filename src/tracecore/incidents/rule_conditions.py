@@ -261,6 +261,8 @@ def is_late(cause: Footprint, effect: Footprint) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:
         return cause.first < effect.first
+    if cause.name == "host_lost" and noticed_by_program(effect, cause):
+        return False
     if gone(cause) and taken_away(effect):
         return False
     orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}

@@ -103,6 +103,9 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
     if stream.layer == "kubernetes" and b"Successfully assigned " in head:
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["assigned"].findall(head)]
     if stream.format == "kubernetes_describe":
+        if b" RANK: " in head and expressions["described_several"].search(head) is None:
+            for pod, rank in expressions["described_rank"].findall(head):
+                found.append(Told(pod=_text(pod), rank=int(rank)))
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["described_pod"].findall(head)]
     if complete and len(head) <= TABLE and stream.format in ("text", "nvidia_csv"):
         found += _of_table(head, name, stream.path)

@@ -147,6 +147,8 @@ def settle_sole_processes(streams: Iterable[Stream], told: Iterable[tuple[Stream
     for stream in streams:
         own = known.get(id(stream), set())
         ranks = {rank for _, _, rank in own if rank is not None}
+        if len({(node, pid) for node, pid, _ in own}) > 1 and "rank" not in stream.path.rpartition("/")[2].lower():
+            stream.resource.pop("gen_ai.training.rank", None)  # lines of several processes, whatever the file is called
         if len({(node, pid) for node, pid, _ in own}) == 1 and len(ranks) == 1 and stream.layer == "stdout":
             stream.resource.setdefault("gen_ai.training.rank", next(iter(ranks)))
             if "k8s.pod.name" not in stream.resource:
