@@ -157,3 +157,16 @@ def test_a_time_that_stands_far_above_is_found() -> None:
         layer.run(record)
         times += [fact.time for fact in project(record) if type(fact).__name__ == "NcclError"]
     assert [time - times[0] for time in times] == [minute * 60 * 10**9 for minute in range(4)]
+
+
+def test_steps_after_a_thinned_event_are_handed_on() -> None:
+    """Two steps after a failure show that it was survived: each one that is told needs them."""
+    lines = []
+    for second in range(3000):
+        lines.append(f"step {second} | loss 2.{second % 10}")
+        if second % 10 == 5:
+            lines.append(f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {second}.00 MiB")
+    facts, records = _facts(lines)
+    last = max(fact.source.offset for fact in facts if type(fact).__name__ == "CudaOom")
+    assert sum(type(fact).__name__ == "Progress" and fact.source.offset > last for fact in facts) >= 2
+    assert records < 120

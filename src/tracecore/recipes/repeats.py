@@ -133,7 +133,7 @@ class Found(NamedTuple):
         counts: so many lines a kept one stands for.
         reports: stand for others.
         progress: lines that say nothing but progress.
-        news: of which there were not many like it, with their kinds.
+        news: of which there were not many like it, and the last ones of others, with their kinds.
     """
 
     kept: list[int]
@@ -197,6 +197,7 @@ class Repeats:
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
         own = {line: said.raw(line).translate(None, VARYING) for line in events}
         masked = self._masked(said, [line for line in events if own[line] not in kinds.keys])
+        keys: dict[int, bytes] = {}
         tracebacks: dict[bytes, list[int]] = {}
         inside: dict[int, list[int]] = {}
         opener, until = -1, -1
@@ -238,13 +239,16 @@ class Repeats:
                 event, count = seen.like(kind, means)
                 if count < FIRST or not _alone(said.raw(line), said, line):
                     found.kept.append(line)
+                    found.news[line] = key
                 else:
                     repeated.setdefault((key, event), []).append(line)
+                    keys[line] = key
         for first, *more in tracebacks.values():
             for line in more[:-1]:
                 del inside[line]
             if more:
                 found.counts[first] = len(more)
+            found.news[(first, *more)[-1]] = TRACEBACK
         for whole in inside.values():
             found.kept.extend(whole)
         for same in repeated.values():
@@ -255,11 +259,13 @@ class Repeats:
                 last_of = row(before[-1]).raw
                 found.reports.append(row(before[0])._replace(until=last_of, lines=len(before), event=True))
             found.reports.append(row(last))
+            # That it was survived is known by steps after it.
+            found.news[last] = keys[last]
         return found
 
     def true(self, lines: Lines, news: Mapping[int, bytes]) -> Array:
         """Some of the events that are none like many others; those that only look like one are left out."""
-        some = sampled(list(news), MAX_EVENTS).tolist()
+        some = sampled(sorted(news), MAX_EVENTS).tolist()
         return np.array([line for line in some if self._kinds.true(news[line], lines.raw(line))], np.int64)
 
     def _masked(self, said: Lines, events: Sequence[int]) -> dict[int, bytes]:
