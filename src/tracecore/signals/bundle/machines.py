@@ -31,6 +31,8 @@ _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)=
 #: Words of folders that are numbered, and are of no machine.
 _NUMBERED = frozenset(FORMATS.names["numbered_folders"])
 _WORDS = re2.compile(r"[\W_\d]+")
+#: How files end in which somebody put the lines of a machine and of the work on it: `gx-07-merged.log`.
+_TOGETHER = re2.compile(r"[-_](?:mixed|merged|combined)$")
 _DIGITS = re2.compile(r"\d+")
 _PARTS = re2.compile(r"[A-Za-z0-9]+")
 #: Parts of a file's name that one host may span: `ip-10-0-61-9`.
@@ -72,6 +74,9 @@ def settle(
     known = {name for name in told if is_name(name)}
     for stream in streams:
         if stream.layer in _OF_MACHINE:
+            stem = stream.path.rpartition("/")[2].partition(".")[0]
+            if (name := _TOGETHER.sub("", stem)) != stem and is_name(name) and "k8s.pod.name" not in stream.resource:
+                stream.resource.setdefault("host.name", name)
             known |= said.get(stream.path, frozenset())
             if isinstance(host := stream.resource.get("host.name"), str):
                 known.add(host)
