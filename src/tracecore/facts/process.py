@@ -74,7 +74,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
 
     @property
     def handled(self) -> tuple[object, ...] | None:
-        """What exceptions have in common that one process catches at one place; None for one that is not caught."""
+        """The place at which one process catches exceptions like this; None for one that is not caught."""
         if not self.caught or self.file is None:
             return None
         return self.source.path, self.rank, self.attempt, self.type, self.file, self.line

@@ -38,7 +38,7 @@ NEVER, FOREVER = -1 << 63, 1 << 63
 
 
 class Fold(Protocol):
-    """What is known of a series of facts, of which each is taken once."""
+    """A summary of a series of facts, of which each is taken once."""
 
     def take(self, facts: Iterable[Any]) -> None:
         """Take these, in any order; all are later than those that were taken before."""

@@ -241,6 +241,8 @@ class Reported(Traceback):
     def take(self, text: bytes) -> Take:
         if not self._begun:
             self._begun = self.worthy = text.lstrip().startswith(HEADER)
+            if not self._begun and is_exception(text):
+                return LAST  # of an object that is cleaned up last, Python has no traceback any more
             return TAKE if self._begun else CLOSE
         return super().take(text)
 
