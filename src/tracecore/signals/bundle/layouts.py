@@ -1,5 +1,5 @@
-"""The layout of the ranks of a job by its scheduler: the machines in their order, how many ranks each has, and whether ranks
-go through the machines in blocks or in turns.
+"""The layout of the ranks of a job by its scheduler: the machines in their order, how many ranks each has, and whether
+ranks go through the machines in blocks or in turns.
 
 The settings may stand in several files: the machines in `scontrol show job`, the tasks of each in the script, how they
 are distributed in the environment of a process. Where a setting has two values, nothing is concluded.
