@@ -213,7 +213,7 @@ def _of_environment(place: str, held: dict[str, str]) -> Iterator[Told]:
     node, pod = named.get("node", "") or place, named.get("pod", "")
     first, each = named.get("node_rank", ""), named.get("each", "")
     devices = held.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    devices = [device.lower() for device in devices] if devices[0].startswith("GPU-") else []
+    devices = devices if devices[0].startswith("GPU-") else []
     if (rank := named.get("rank", "")).isdigit():
         local = named.get("local", "")
         yield Told(rank=int(rank), local=int(local) if local.isdigit() else None, node=node, pod=pod)
