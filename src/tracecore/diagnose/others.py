@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import NodeReadiness
 from tracecore.facts.memory import OomKill
+from tracecore.facts.process import ExitStatus, FatalSignal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,7 +26,7 @@ def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[F
     Args:
         pod_nodes: machines of all pods that are listed; empty where no list has the pods of the run.
     """
-    facts, killed = _without_kills_of_others(facts)
+    facts, killed = _without_kills_of_others(_of_own_jobs(facts))
     jobs = _jobs(facts)
     looked = (fact.node for fact in facts if isinstance(fact, NodeReadiness)) if pod_nodes else ()
     nodes = {node for node in looked if node and node not in pod_nodes}
@@ -39,6 +42,23 @@ def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[F
     if nodes:
         notes.append(f"Not ready, and none of the listed pods runs there: {_listed(sorted(nodes))}")
     return kept, notes
+
+
+def _of_own_jobs(facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Return the facts without states of other jobs, which a scheduler's log has beside those of the run's own."""
+    output = {fact.source.path for fact in facts if fact.layer == "stdout"}
+    states = [fact for fact in facts if isinstance(fact, SlurmState)]
+    own = {fact.slurm_job or fact.job for fact in states if fact.source.path in output} - {None}
+    if not own:
+        return facts
+    kept = []
+    for fact in facts:
+        job = fact.slurm_job if isinstance(fact, SlurmState) else fact.job if fact.source.path not in output else None
+        if isinstance(fact, SlurmState | ExitStatus | FatalSignal) and job is not None and job not in own:
+            continue
+        known_otherwise = job is not None and not isinstance(fact, SlurmState) and None in {f.job for f in states}
+        kept.append(msgspec.structs.replace(fact, job=None) if known_otherwise else fact)
+    return kept
 
 
 def _without_kills_of_others(facts: Sequence[Fact]) -> tuple[Sequence[Fact], list[str]]:

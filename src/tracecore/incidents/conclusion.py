@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 WHOLE: Final = EngineLimits(window=1 << 20, total=16_000_000, windows=2_000_000, future=1 << 20)
 
 
+#: Of a recording the verdicts at its end count: there is no need to look every half minute of it.
+STEP: Final = 600 * 1_000_000_000
+
+
 class Conclusion(msgspec.Struct):
     """Verdicts, run and incidents that follow from some facts.
 
@@ -64,7 +68,7 @@ def conclude(
         last_lines: the last lines of a rank in an attempt, where logs can be read.
         placement: where ranks run, as other files tell.
     """
-    engine = Engine(patterns, strict=False, limits=WHOLE)
+    engine = Engine(patterns, strict=False, limits=WHOLE, lateness=STEP)
     verdicts = standing(engine.replay(facts, until=until))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, ranks, placement)

@@ -11,7 +11,7 @@ from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled, rfc3339
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import bucket, close
-from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
+from tracecore.patterns.training_divergence.course import GRADIENTS, MEASURES, Courses, measured, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,8 +192,17 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        if not all(close(window.distinct(Progress, size), self.config.factor) for size in (_loss_size, _norm_size)):
-            return True
+        factor, persist = self.config.factor, self.config.persist
+        for what, size in zip(MEASURES, (_loss_size, _norm_size), strict=True):
+            if close(window.distinct(Progress, size), factor):
+                continue
+            values = [value for report in window.of(Progress) if (value := measured(report, what)) is not None]
+            if (total := sum(values)) != total:
+                return True  # one is not a number
+            values.sort()
+            # An explosion needs `persist` values of `factor` times the median of as many; half of these are no larger.
+            if len(values) >= 2 * persist and not values[-persist] < factor * values[(persist - 1) // 2]:
+                return True
         series = window.grouped(NonFinite, _series)
         return any(value.explicit for value in window.of(NonFinite)) or any(
             len(values) >= (self.config.gradients if gradients else self.config.reports)

@@ -88,8 +88,8 @@ def name_node(attributes: Attributes, stream: Stream) -> None:
     """Give a record the name of its machine, where it has the address only."""
     for name in NODE:
         value = attributes.get(name)
-        if isinstance(value, str) and value in stream.nodes:
-            attributes[name] = stream.nodes[value]
+        if isinstance(value, str) and (node := stream.nodes.get(value) or stream.nodes.get(value.partition(".")[0])):
+            attributes[name] = node
     address = attributes.get("network.local.address")
     if isinstance(address, str) and address in stream.nodes and not any(name in stream.resource for name in NODE[:2]):
         attributes.setdefault("host.name", stream.nodes[address])

@@ -188,12 +188,17 @@ def discover(
         search.skipped.append(
             Skipped(search.places.left_out, "read, but not for the places of ranks: too many were told")
         )
+    placed = placement.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings)
+    if inside := {name: placed.pod_nodes[pod] for name, pod in placement.pod_aliases(placed.pod_nodes).items()}:
+        # A process in a pod calls its machine after the pod.
+        for stream in search.streams:
+            stream.nodes = {**inside, **stream.nodes}
     return Bundle(
         streams=search.streams,
         skipped=search.skipped,
         clock=clock,
         redact=redact,
-        placement=placement.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings),
+        placement=placed,
     )
 
 

@@ -107,6 +107,7 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
             for pod, rank in expressions["described_rank"].findall(head):
                 found.append(Told(pod=_text(pod), rank=int(rank)))
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["described_pod"].findall(head)]
+        found += _of_described(head)
     if complete and len(head) <= TABLE and stream.format in ("text", "nvidia_csv"):
         found += _of_table(head, name, stream.path)
     if stream.format == "nvidia_table":
@@ -138,6 +139,20 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
 
 def _text(word: bytes) -> str:
     return word.decode("utf-8", "replace")
+
+
+def _of_described(head: bytes) -> list[Told]:
+    """The ranks of the one pod that `kubectl describe` shows, by its environment."""
+    names, numbers, counts = (
+        set(FORMATS.expressions[name].findall(head))
+        for name in ("described_name", "described_number", "described_each")
+    )
+    if not len(names) == len(numbers) == len(counts) == 1:
+        return []
+    pod, number, each = _text(names.pop()), int(numbers.pop()), int(counts.pop())
+    if not 0 < each <= SLOTS:
+        return []
+    return [Told(pod=pod, rank=number * each + local, local=local) for local in range(each)]
 
 
 def _of_srun(head: bytes, tail: bytes) -> Iterator[Told]:
