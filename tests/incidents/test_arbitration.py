@@ -15,7 +15,7 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, FatalSignal
 from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.incidents import run as runs
-from tracecore.incidents.arbitration import Finding, arbitrate
+from tracecore.incidents.arbitration import OVER, Finding, arbitrate
 from tracecore.signals.record import LAYERS, Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -464,6 +464,8 @@ def status(at: float = 300, *, followed: int = 0, **fields: Any) -> Emission:
         (status(followed=3), "worker_crash"),
         (status(tracecore__process__signal="SIGSEGV"), "worker_crash"),
         (status(1), "worker_crash"),
+        (status(10 + OVER // SECOND), "thermal_throttle"),
+        (status(11 + OVER // SECOND), "worker_crash"),
     ],
 )
 def test_a_machine_that_became_slow_is_why_a_run_ended_that_gives_no_other_reason(crash: Emission, root: str) -> None:

@@ -365,6 +365,10 @@ def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
 
 
+#: What was over so much earlier than the end of a run is not why it ended. Logs and metrics may differ in their zone.
+OVER: Final = 3 * 3600 * 1_000_000_000
+
+
 def _blame_slowness(roots: Sequence[Footprint], edges: list[Edge]) -> str | None:
     """Take what made a run slow for why it ended, where nothing else says why; the verdict that does.
 
@@ -380,7 +384,7 @@ def _blame_slowness(roots: Sequence[Footprint], edges: list[Edge]) -> str | None
 
 
 def _follows(slow: Footprint, end: Footprint) -> bool:
-    if slow.timed and end.timed and slow.first > end.last + rule_conditions.SLACK:
+    if slow.timed and end.timed and not slow.first - rule_conditions.SLACK <= end.last <= slow.last + OVER:
         return False
     if end.name == "planned_stop":
         return end.fields.get("reason") == "interrupt"
