@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tracecore.incidents import excerpt as excerpts
-from tracecore.incidents.excerpt import _telling, end_of, excerpt
+from tracecore.incidents.excerpt import _telling, end_of, excerpt, last_words
+from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.record import Source
 
 LOG = b"one\ntwo\nthree\nfour\n"
@@ -120,3 +122,15 @@ def test_a_box_that_is_no_traceback_stays_as_it_is() -> None:
     block = ["╭─ Settings ─╮", "│ lr 0.1     │", "╰────────────╯", f"{TRACEBACK}:", "ValueError: x"]
     assert [line for _, line in _telling(list(enumerate(block)), 9)][-1] == "ValueError: x"
     assert [line for _, line in _telling(list(enumerate(block[:3])), 2)] == [block[0], block[2]]
+
+
+def test_of_many_logs_those_in_which_a_rank_was_read_are_looked_at(tmp_path: Path) -> None:
+    for number in range(20):
+        lines = "".join(f"[rank{rank}]: saving shard {rank}\n" for rank in (number, number + 50))
+        (tmp_path / f"node{number:02d}.log").write_text(lines)
+    bundle = discover([tmp_path])
+    last = str(tmp_path / "node19.log")
+    assert last_words(bundle, 19) is None
+    found = last_words(bundle, 19, read=[last])
+    assert found is not None
+    assert found.path == last

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BYTES: Final = 16 * 1024
 _LINES: Final = 8
 _WIDTH: Final = 400
+#: Logs without a rank of their own whose ends are looked at for the lines of one.
+_LOGS: Final = 16
 #: Further lines of a message that are shown.
 _SAID: Final = 3
 #: Bytes passed over to reach a quotation in a file that cannot be entered in the middle.
@@ -107,17 +109,21 @@ def _fitting(line: str) -> str:
     return line.rstrip() if len(line) <= _WIDTH else f"{line[: _WIDTH // 2]} … {line[-_WIDTH // 2 :].rstrip()}"
 
 
-def last_words(bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] = ()) -> Excerpt | None:
+def last_words(
+    bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] = (), read: Collection[str] = ()
+) -> Excerpt | None:
     """The last lines that the program of a rank wrote: in its own log, or its own in a log of several.
 
     What PyTorch's watchdog and NCCL print when a rank is ended is left out: it says nothing of what the rank did.
 
     Args:
         pods: where only this rank runs, as `namespace/name`.
+        read: files in which something of this rank was read: of logs of several ranks they are looked at first.
     """
     own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size]
     named = [stream for stream in own if stream.resource.get("gen_ai.training.rank") == rank or _pod(stream) in pods]
-    for stream in sorted(named, key=lambda stream: -_written(stream)) or own:
+    others = sorted(own, key=lambda stream: stream.path not in read)[:_LOGS]
+    for stream in sorted(named, key=lambda stream: -_written(stream)) or others:
         told = _last_of(bundle, stream, None if named else rank)
         if told:
             return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0])
@@ -128,7 +134,8 @@ def quoted(bundle: Bundle, rank: int, attempt: JobAttempt | None) -> LastLines |
     """The last lines of a rank's log, and what it was doing where they say so."""
     places = attempt.places if attempt is not None else {}
     own = [place for place, ranks in places.items() if ranks == {rank}]
-    found = last_words(bundle, rank, pods=own)
+    last = attempt.last_steps.get(rank) if attempt is not None else None
+    found = last_words(bundle, rank, pods=own, read=(last.source.path,) if last is not None else ())
     if found is None:
         return None
     return LastLines(rank, found.path, found.lines, activity([text for _, text in found.lines]))
