@@ -200,10 +200,6 @@ class FreshWindow(FactWindow):
         self.indexes = {}
         return super().distinct(kind, by)
 
-    def folded(self, kinds: tuple[type[Fact], ...], make: Any) -> Any:
-        self.indexes = {}
-        return super().folded(kinds, make)
-
 
 def place_at(rng: random.Random, spread: int, path: str, uid: str) -> tuple[int, Source]:
     """A line of a file, whose lines are in order of time."""

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Fold, Key, Verdict
+    from tracecore.patterns.contract import Key, Verdict
     from tracecore.signals.record import Source
 
     F = TypeVar("F", bound=Fact)
     K = TypeVar("K")
-    S = TypeVar("S", bound=Fold)
 
 #: States of a window: it holds no trigger; nothing changed since its evaluation; facts came; a trigger came.
 DORMANT, CURRENT, CHANGED, TRIGGERED = range(4)
@@ -68,7 +67,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     newest: int = 0
     facts: dict[type[Fact], list[Any]] = msgspec.field(default_factory=dict)
     size: int = 0
-    indexes: dict[tuple[type[Fact], Callable[..., Any], type], tuple[int, Any]] = {}
+    indexes: dict[tuple[type[Fact], Callable[[Any], Any], type], tuple[int, Any]] = {}
     standing: Mapping[str | Source, Emission] = NOTHING
     said: Sequence[Verdict] = ()
     state: int = 0
@@ -105,22 +104,6 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
             values.update(map(by, facts[seen:] if seen else facts))
             self.indexes[kind, by, set] = len(facts), values
         return cast("set[K]", values)
-
-    def folded(self, kinds: tuple[type[Fact], ...], make: Callable[[], S]) -> S:
-        facts = [self.of(kind) for kind in kinds]
-        # An index of each type: whoever drops one of them drops the whole.
-        known = [self.indexes.get((kind, make, tuple)) for kind in kinds]
-        seen = [index[0] if index is not None else 0 for index in known]
-        new = [fact for own, count in zip(facts, seen, strict=True) for fact in own[count:]]
-        fold, last = known[0][1] if known[0] is not None and all(known) else (None, 0)
-        if fold is None or (new and min(map(_time, new)) <= last):
-            fold, new = make(), [fact for own in facts for fact in own]
-        if new or None in known:
-            fold.take(new)
-            last = max(map(_time, new), default=last)
-            for kind, own in zip(kinds, facts, strict=True):
-                self.indexes[kind, make, tuple] = len(own), (fold, last)
-        return cast("S", fold)
 
     def add(self, fact: Fact) -> bool:
         """Insert this fact; False if the window already holds it.

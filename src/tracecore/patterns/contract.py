@@ -21,7 +21,7 @@ from tracecore.facts.process import StackPrinted
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Role: TypeAlias = Literal["cause", "symptom", "outcome"]
 Confidence: TypeAlias = Literal["full", "partial"]
@@ -30,18 +30,10 @@ Key: TypeAlias = tuple[str, ...]
 
 F = TypeVar("F", bound=Fact)
 K = TypeVar("K")
-S = TypeVar("S", bound="Fold")
 
 SECOND = 1_000_000_000
 #: Before and after the time of any fact.
 NEVER, FOREVER = -1 << 63, 1 << 63
-
-
-class Fold(Protocol):
-    """A summary of a series of facts, of which each is taken once."""
-
-    def take(self, facts: Iterable[Any]) -> None:
-        """Take these, in any order; all are later than those that were taken before."""
 
 
 class Window(Protocol):
@@ -68,12 +60,6 @@ class Window(Protocol):
 
     def distinct(self, kind: type[F], by: Callable[[F], K]) -> set[K]:
         """Return the different values of `by(fact)` over all facts of this type; kept up to date like groups."""
-
-    def folded(self, kinds: tuple[type[Fact], ...], make: Callable[[], S]) -> S:
-        """Return what `make()` gave, after it took all facts of these types; kept up to date like groups.
-
-        It takes later facts by themselves, and where an earlier one came or went it is made anew.
-        """
 
 
 def tolerance(one: Fact, other: Fact, skew: int) -> int:

@@ -176,7 +176,9 @@ class TrainingDivergence(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if not self._possible(window):
             return []
-        courses = window.folded((Progress, NonFinite), self._courses)
+        config = self.config
+        courses = Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
+        courses.take((*window.of(Progress), *window.of(NonFinite)))
         found: list[Verdict] = []
         for number in sorted(courses.attempts):
             attempt = courses.attempts[number]
@@ -185,10 +187,6 @@ class TrainingDivergence(Pattern[Config]):
                 alone, shared = attempt.alone(surest.first), attempt.shared(surest.first)
                 found.append(msgspec.structs.replace(surest, alone=alone, shared=shared))
         return found
-
-    def _courses(self) -> Courses:
-        config = self.config
-        return Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import cached_property
-from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Fact)
 
-#: Of the last steps near a failure so many are looked at first.
-FAR = 8
 _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pid = attrgetter("pid")
@@ -141,8 +138,6 @@ class Aftermath:
         # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
         now = bisect_left(steps, fact.time, key=_time)
         end = bisect_right(steps, fact.time + self.memory, key=_time)
-        if now and self._far_on(fact, steps[max(now, end - FAR) : end], self._furthest[fact.attempt][now - 1]):
-            return True
         before = after_it = -1
         epochs = [-1.0, -1.0]
         full = False
@@ -162,21 +157,6 @@ class Aftermath:
             return True  # steps are counted anew in each epoch
         # A progress bar is drawn once more when its program ends.
         return after_it > before + 1 if before >= 0 else len(shown) > 1
-
-    def _far_on(self, fact: Fact, steps: Sequence[Progress], before: int) -> bool:
-        """Whether two steps after a failure are beyond every one before it, which nearly always tells."""
-        further = {
-            step.step for step in steps if step.step is not None and step.step > before + 1 and after(step, fact)
-        }
-        return len(further) > 1
-
-    @cached_property
-    def _furthest(self) -> dict[int, list[int]]:
-        """The furthest step up to each report of an attempt."""
-        return {
-            attempt: list(accumulate((step.step or 0 for step in steps), max))
-            for attempt, steps in self._attempts.items()
-        }
 
     def confirmed(self, fact: Fact) -> Fact | None:
         """Return other evidence that this very process ended badly: from its launcher, exit status or container."""
