@@ -51,13 +51,15 @@ def _of_own_jobs(facts: Sequence[Fact]) -> Sequence[Fact]:
     own = {fact.slurm_job or fact.job for fact in states if fact.source.path in output} - {None}
     if not own:
         return facts
-    kept = []
+    # Logs that do not know their job are of the only one; then what a controller says of it has none, either.
+    unnamed = any(fact.job is None for fact in states)
+    kept: list[Fact] = []
     for fact in facts:
-        job = fact.slurm_job if isinstance(fact, SlurmState) else fact.job if fact.source.path not in output else None
-        if isinstance(fact, SlurmState | ExitStatus | FatalSignal) and job is not None and job not in own:
-            continue
-        known_otherwise = job is not None and not isinstance(fact, SlurmState) and None in {f.job for f in states}
-        kept.append(msgspec.structs.replace(fact, job=None) if known_otherwise else fact)
+        job = fact.slurm_job if isinstance(fact, SlurmState) else fact.job
+        if job is None or fact.source.path in output or not isinstance(fact, SlurmState | ExitStatus | FatalSignal):
+            kept.append(fact)
+        elif job in own:
+            kept.append(msgspec.structs.replace(fact, job=None) if unnamed else fact)
     return kept
 
 
