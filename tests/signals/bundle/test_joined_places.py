@@ -204,7 +204,7 @@ def test_logs_of_local_ranks_around_their_launchers(tmp_path: Path) -> None:
         tmp_path,
         fn_east_3_in_agent__log=AGENT.format(2, 3),
         fn_east_3_in_x_in_attempt_0__txt="",
-        fn_east_1_in_agent__log=AGENT.format(6, 7),
+        fn_east_1_in_agent__log=AGENT.format(6, 7) + "remote peer fn-east-3.pool.example<40112>\n",
     )
     for host in ("fn-east-3", "fn-east-1"):
         folder = tmp_path / host / "none_a1" / "attempt_0" / "1"
@@ -258,7 +258,7 @@ def test_a_console_is_of_the_machine_that_it_is_called_after(tmp_path: Path) -> 
 
 
 def test_folders_that_are_numbered_and_no_machines(tmp_path: Path) -> None:
-    found = bundle(tmp_path, llama_seed_1_in_a__log=STEP, llama_seed_2_in_a__log=STEP)
+    found = bundle(tmp_path, resnet50_in_a__log=STEP, resnet101_in_a__log=STEP)
     assert not any("host.name" in stream.resource for stream in found.streams)
 
 

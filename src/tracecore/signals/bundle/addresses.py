@@ -45,6 +45,14 @@ def said(stream: Stream, head: bytes, name: str) -> list[tuple[str, str]]:
     return [(address, one) for address, one in found if not address.startswith(_HERE) and one != "localhost"]
 
 
+def of_pods(listed: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
+    """Return (address, machine) of pods by what their cluster knows of them."""
+    for identity in listed:
+        address, node = identity.get("k8s.pod.ip"), identity.get("k8s.node.name")
+        if isinstance(address, str) and isinstance(node, str):
+            yield address, node
+
+
 def _decoded(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
     for one, other in pairs:
         yield one.decode("utf-8", "replace"), other.decode("utf-8", "replace")

@@ -30,6 +30,7 @@ from tracecore.signals.bundle import (
     pasted,
     place_statements,
     placement,
+    places,
     process_ranks,
     remote,
 )
@@ -177,22 +178,17 @@ def discover(
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
     hosts: frozenset[str] = frozenset().union(*search.machines.values())
-    pod_addresses = [
-        (str(identity["k8s.pod.ip"]), str(identity["k8s.node.name"]))
-        for identity in listed.values()
-        if "k8s.pod.ip" in identity and "k8s.node.name" in identity
-    ]
-    addresses.settle(search.streams, [*search.addresses, *pod_addresses], hosts)
+    addresses.settle(search.streams, [*search.addresses, *addresses.of_pods(listed.values())], hosts)
     clock = settle_time(search.stamps)
     if search.places.left_out:
         search.skipped.append(
             Skipped(search.places.left_out, "read, but not for the places of ranks: too many were told")
         )
-    placed = placement.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings)
-    if inside := {name: placed.pod_nodes[pod] for name, pod in placement.pod_aliases(placed.pod_nodes).items()}:
-        # A process in a pod calls its machine after the pod.
-        for stream in search.streams:
-            stream.nodes = {**inside, **stream.nodes}
+    placed = places.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings)
+    # A process in a pod calls its machine after the pod.
+    inside = {name: placed.pod_nodes[pod] for name, pod in places.pod_aliases(placed.pod_nodes).items()}
+    for stream in search.streams if inside else ():
+        stream.nodes = inside | stream.nodes
     return Bundle(
         streams=search.streams,
         skipped=search.skipped,

@@ -11,18 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import re2
 
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.scheduler import slurm
 
 #: Machines and ranks that a job is believed to have.
 _MOST: Final = 16_384
-#: Words without which a file has no such setting; looking for them costs less than the expressions.
-_SIGNS: Final = re2.compile(
-    rb"SLURM_|NodeList=|ntasks|nproc|NPROC|LOCAL_WORLD_SIZE|distribution|world_size| per node|odes="
-    rb"|-exclude|-include|workers: |gpu-bind"
-)
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -50,7 +44,7 @@ def said(text: bytes, *, output: bool) -> list[Setting]:
     Args:
         output: it is what the program itself printed; other files list machines of other jobs.
     """
-    if _SIGNS.search(text) is None:
+    if FORMATS.expressions["launches"].search(text) is None:
         return []
     found: dict[Setting, None] = {}
     for name, expression in FORMATS.launch.items():

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import re2
 
-from tracecore.signals.bundle.formats import FORMATS, any_of
+from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
@@ -28,9 +28,6 @@ _FIELD = re2.compile(
     rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
 )
 _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
-#: Words of folders that are numbered, and are of no machine.
-_NUMBERED = frozenset(FORMATS.names["numbered_folders"])
-_WORDS = re2.compile(r"[\W_\d]+")
 #: How files end in which somebody put the lines of a machine and of the work on it: `gx-07-merged.log`.
 _TOGETHER = re2.compile(r"[-_](?:mixed|merged|combined)$")
 _DIGITS = re2.compile(r"\d+")
@@ -137,13 +134,8 @@ def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
 def _settle_outer_folders(streams: Iterable[Stream], folders: dict[str, str], told: set[str]) -> None:
     """Give files the outermost folder that is called like a machine on which ranks run, or like its neighbours."""
     parts = {path: folder.split("/") for path, folder in folders.items() if folder}
-    outer = {part for names in parts.values() for part in names}
-    kinds = {_DIGITS.sub("0", name) for name in told if _is_host(name) and name in set(map(_short, outer))}
-    alike: dict[str, set[str]] = {}
-    for part in outer:
-        if _is_host(part) and _NUMBERED.isdisjoint(_WORDS.split(part.lower())):
-            alike.setdefault(_DIGITS.sub("0", _short(part)), set()).add(part)
-    kinds |= {kind for kind, names in alike.items() if len(names) > 1}
+    outer = {_short(part) for names in parts.values() for part in names}
+    kinds = {_DIGITS.sub("0", name) for name in told & outer if _is_host(name)}
     if not kinds:
         return
     for stream in streams:

@@ -193,16 +193,20 @@ def rows(listed: Iterable[tuple[str, str]]) -> Iterator[dict[str, int]]:
         if (place := _numbered(namespace, name, is_pod=True)) is not None:
             groups.setdefault(place.group, {})[name] = place
     for members in groups.values():
-        leaders = len({place.number for place in members.values() if place.before})
-        wide = 1 + max(place.number[-1] for place in members.values())
-        numbers = {
-            name: place.number[-1]
-            + (0 if place.before else leaders)
-            + (place.number[0] * wide if len(place.number) > 1 else 0)
-            for name, place in members.items()
-        }
+        ranks = _counted({(place.before, place.number) for place in members.values()})
+        numbers = {name: ranks[place.before, place.number] for name, place in members.items()}
         if len(members) > 1 and sorted(numbers.values()) == list(range(len(members))):
             yield numbers
+
+
+def _counted(pods: Collection[tuple[bool, tuple[int, ...]]]) -> dict[tuple[bool, tuple[int, ...]], int]:
+    """Count pods that are called alike: masters before workers, and the pods of one job of a set before the next."""
+    leaders = len({number for before, number in pods if before})
+    wide = 1 + max(number[-1] for _, number in pods)
+    return {
+        (before, number): number[-1] + (0 if before else leaders) + (number[0] * wide if len(number) > 1 else 0)
+        for before, number in pods
+    }
 
 
 def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
@@ -277,11 +281,7 @@ def _settle(
     leaders = len({number for before, number in pods if before})
     if leaders == 0 and members[0][0].group[-1] == "role" and not any(_is_pod(stream) for _, stream in members):
         return  # `worker-3.log`, which is what it says
-    wide = 1 + max(number[-1] for _, number in pods)
-    ranks = {
-        (before, number): number[-1] + (0 if before else leaders) + (number[0] * wide if len(number) > 1 else 0)
-        for before, number in pods
-    }
+    ranks = _counted(pods)
     if members[0][0].group[-1] == "row":
         counted = sorted(number[0] for _, number in pods) == list(range(len(pods)))
         if not counted or not any(place.number[0] in said[stream.path].ranks - {0} for place, stream in members):

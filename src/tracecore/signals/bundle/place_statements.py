@@ -125,6 +125,8 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
     if b"srun: error: " in head or b"srun: error: " in tail:
         found += _of_srun(head, tail)
     end = tail or head
+    if b"> failed" in end or b" peer " in end:
+        found += [Told(node=_text(node)) for node in expressions["lost_peer"].findall(end)]
     if b" (local_rank: " in end:
         for node, rank, local, pid in expressions["table_row"].findall(end):
             found.append(Told(node=_text(node), rank=int(rank), local=int(local), pid=int(pid)))

@@ -19,7 +19,7 @@ _OF_ONE: Final = ("node", "pod", "local", "gpu")
 
 
 class Seat(msgspec.Struct):
-    """Where a process runs, as far as one statement tells.
+    """The place of a process, as far as one statement tells.
 
     Args:
         rank, local: its rank, and its rank on its machine or in its pod.
