@@ -65,7 +65,10 @@ def _of_own_jobs(facts: Sequence[Fact]) -> Sequence[Fact]:
 
 def _without_kills_of_others(facts: Sequence[Fact]) -> tuple[Sequence[Fact], list[str]]:
     """Return the facts without processes that were killed for memory in cgroups of jobs whose output is not here."""
+    # A task of an array has another number in its cgroup than in the name of its log, and other schedulers have names.
     written = {fact.job for fact in facts if fact.job and fact.layer == "stdout"}
+    if not all(map(str.isdigit, written)):
+        return facts, []
     others = [
         fact for fact in facts if isinstance(fact, OomKill) and fact.slurm is not None and fact.slurm[0] not in written
     ]

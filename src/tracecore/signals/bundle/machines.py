@@ -81,12 +81,13 @@ def settle(
         return
     short = {host.partition(".")[0]: host for host in sorted(known) if not host[:1].isdigit()}
     hosts = short | {host: host for host in known}
+    kinds = {_DIGITS.sub("0", host) for host in short}
     for stream in streams:
         if "host.name" in stream.resource or "k8s.pod.name" in stream.resource:
             continue
         if stream.layer in _OF_MACHINE:
             name = stream.path.rpartition("/")[2].partition(".")[0]
-            if is_name(name) and _DIGITS.sub("0", name) in {_DIGITS.sub("0", host) for host in short}:
+            if is_name(name) and _DIGITS.sub("0", name) in kinds:
                 stream.resource["host.name"] = hosts.get(name, name)
             elif len(set(map(_short, known))) == 1 and not said.get(stream.path):
                 stream.resource["host.name"] = max(known, key=len)

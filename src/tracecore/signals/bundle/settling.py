@@ -78,12 +78,15 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
     for (_, name), identity in kept.items():
         for called in host_names(name):
             named.setdefault(called, []).append(identity)
+    endings: dict[str, list[Attributes]] = {}
+    for name, identities in named.items():
+        parts = name.split("-")
+        for place in range(1, len(parts) - 1):
+            endings.setdefault("-".join(parts[place:]), []).append(identities[0])
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
             stem = stream.path.rpartition("/")[2].partition(".")[0]
-            found = named.get(stem) or [
-                identity for name, (identity, *_) in named.items() if "-" in stem and name.endswith(f"-{stem}")
-            ]
+            found = named.get(stem) or endings.get(stem, [])
             if len(found) == 1:
                 if "-worker-" in stem and any(_leads(name, stem) for _, name in known):
                     stream.resource.pop("gen_ai.training.rank", None)  # workers are counted without the master
@@ -118,6 +121,11 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
     stems = {stream.path.rpartition("/")[2].partition(".")[0]: stream.machine_ranks for stream in launched}
     beside = {stream.path.rpartition("/")[0]: stream.machine_ranks for stream in launched}
     several = len(set(beside.values())) == len(beside)
+    below: dict[str, set[tuple[int, ...]]] = {}
+    for stream in launched:
+        folder = stream.path
+        while folder := folder.rpartition("/")[0]:
+            below.setdefault(folder, set()).add(stream.machine_ranks)
     for stream in streams if launched else ():
         local = stream.resource.get("gen_ai.training.local_rank")
         if stream.machine_ranks or stream.layer != "stdout":
@@ -127,12 +135,11 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
                 stream.machine_ranks = beside.get(stream.path.rpartition("/")[0], ())
             continue
         folder = stream.path
-        around = set(folder.split("/")[:-1])
-        found = {ranks for stem, ranks in stems.items() if stem in around}
-        while len(found) != 1 and (folder := folder.rpartition("/")[0]):
-            if found := {one.machine_ranks for one in launched if one.path.startswith(f"{folder}/")}:
-                break
-        if folder and len(found) == 1 and local < len(ranks := found.pop()):
+        found = {stems[part] for part in folder.split("/")[:-1] if part in stems}
+        while not found and (folder := folder.rpartition("/")[0]):
+            found = below.get(folder, set())
+        ranks = next(iter(found)) if len(found) == 1 else ()
+        if local < len(ranks):
             stream.machine_ranks = ranks
             stream.resource["gen_ai.training.rank"] = ranks[local]
 
