@@ -247,6 +247,19 @@ def cri(raw: bytes) -> UnwrappedLine | None:
     return UnwrappedLine(text, name, stamp, partial=tag.split(b":", 1)[0] == b"P", attributes=attributes)
 
 
+def whole_bars(block: bytes) -> bytes:
+    """Make a line of each redraw of a progress bar that a CRI runtime stored as a part of a line; bytes stay in place.
+
+    A bar begins with a carriage return and has no newline, so a runtime that stores what it reads at once (CRI-O) tags
+    each redraw `P`. Joined, thousands of them would be one line.
+    """
+    for tag in (b"P", b"F"):
+        if b" %s \r" % tag in block:
+            for stream in (b" stdout ", b" stderr "):
+                block = block.replace(b"%s%s \r" % (stream, tag), stream + b"F  ")
+    return block
+
+
 class _Docker(msgspec.Struct):
     log: str
     stream: str = "stdout"

@@ -76,6 +76,8 @@ def read_lines(
     assembly = _Assembly(stream, clock, dialect, counters)
     with stream.open() as file:
         for block in blocks(file, counters, block_size):
+            if stream.format == "cri":
+                block.data = dialects.whole_bars(block.data)
             picked = selector.take(block) if reports(selector) else selector(block.data)
             yield from assembly.feed(block, picked)
     if reports(selector):
