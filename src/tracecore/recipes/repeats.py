@@ -38,6 +38,8 @@ CHAINED: Final = (b"During handling of the above exception", b"direct cause of t
 BETWEEN: Final = 4
 #: Lines of a traceback.
 MAX_FRAMES: Final = 400
+#: Blank lines that may stand inside an event.
+MAX_BLANK: Final = 2
 _ESCAPE: Final = re.compile(rb"\\[a-z]")
 
 
@@ -86,7 +88,7 @@ class Kinds:
         if found is None:
             if len(self._true) >= MAX_KINDS:
                 self._true.clear()
-            opens = any(opener in raw for opener in ALWAYS)
+            opens = any(map(raw.__contains__, ALWAYS))
             found = not _is_ruler(raw) if opens else self._ask(raw).something
             self._true[key] = found
         return found
@@ -114,6 +116,9 @@ class Kinds:
         base = ask(raw)
         spans = shown_numbers(raw, text, numbers(means))
         names = None if spans is None else tuple(telling(raw, spans, ask, base))
+        if names and not any(said.something for said in heard):
+            # A line that says nothing may name its rank: that makes no event of it.
+            names = ()
         progress = base.something and all(said.progress for said in heard)
         kind = Kind(progress, not progress and heard[0].step is not None, names)
         if len(self._known) >= MAX_KINDS:
@@ -317,12 +322,14 @@ def _alone(text: bytes, said: Lines, line: int) -> bool:
     """Whether a line is all there is of an event, as a line of JSON is."""
     if _is_json(text):
         return True
-    if any(opener in text for opener in ALWAYS):
+    if any(map(text.__contains__, ALWAYS)):
         return False
     # The error at the end of a traceback is a part of it, also where ranks write in between.
     if said.marked.find(FRAME, said.starts[max(line - ABOVE, 0)], said.starts[line]) >= 0:
         return False
-    following = said.raw(line + 1) if line + 1 < len(said.ends) else b""
+    # A blank line is a part of the event only if more of it follows, and a progress bar is wiped out with blanks.
+    below = range(line + 1, min(line + 2 + MAX_BLANK, len(said.ends)))
+    following = next((text for text in map(said.raw, below) if text.strip()), b"")
     return bool(following) and (_is_json(following) or CONTINUES.search(following) is None)
 
 

@@ -250,14 +250,28 @@ def cri(raw: bytes) -> UnwrappedLine | None:
 def whole_bars(block: bytes) -> bytes:
     """Make a line of each redraw of a progress bar that a CRI runtime stored as a part of a line; bytes stay in place.
 
-    A bar begins with a carriage return and has no newline, so a runtime that stores what it reads at once (CRI-O) tags
-    each redraw `P`. Joined, thousands of them would be one line.
+    A bar begins or ends with a carriage return and has no newline, so a runtime that stores what it reads at once
+    (CRI-O) tags each redraw `P`. Joined, thousands of them would be one line.
     """
-    for tag in (b"P", b"F"):
-        if b" %s \r" % tag in block:
-            for stream in (b" stdout ", b" stderr "):
-                block = block.replace(b"%s%s \r" % (stream, tag), stream + b"F  ")
-    return block
+    if b"\r" not in block:
+        return block
+    changed = bytearray(block)
+    for header in (b" stdout P ", b" stderr P "):
+        at = block.find(header)
+        while at >= 0:
+            text = at + len(header)
+            end = block.find(b"\n", text)
+            end = len(block) if end < 0 else end
+            if b" " not in block[block.rfind(b"\n", 0, at) + 1 : at] and b"\r" in (
+                block[text : text + 1],
+                block[end - 1 : end],
+            ):
+                changed[text - 2 : text] = b"F "
+            at = block.find(header, end)
+    for header in (b" stdout F ", b" stderr F "):
+        # The bar itself begins behind the carriage return.
+        changed = changed.replace(header + b"\r", header + b" ")
+    return bytes(changed)
 
 
 class _Docker(msgspec.Struct):

@@ -147,7 +147,12 @@ def _delimiter(header: str) -> str:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
+    """Return the cells of a line; none if it is no line of a table."""
+    try:
+        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+    return [cell.strip() for cell in cells]
 
 
 def _field(cell: str) -> tuple[str, dict[str, str]]:
