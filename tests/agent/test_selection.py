@@ -16,7 +16,7 @@ from tracecore.agent.configuration import read as read_configuration
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
 from tracecore.agent.selection import selections
 from tracecore.agent.telemetry import Meter
-from tracecore.recipes.known_shapes import WORTH
+from tracecore.recipes.known_shapes import LINES_BEFORE_LEARNING
 from tracecore.recipes.live import LiveSelectors
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.reading import read
@@ -247,7 +247,9 @@ def test_each_file_is_sampled_by_itself_and_shapes_are_learned_once() -> None:
     first = len(one(block) or ())
     assert 0 < first < 300
     assert len(one(block.replace(b"step 1", b"step 9")) or ()) < first, "what was seen is remembered"
-    assert first - WORTH <= len(other(block) or ()) <= first, "of another file nothing but the shape was seen"
+    assert first - LINES_BEFORE_LEARNING <= len(other(block) or ()) <= first, (
+        "of another file nothing but the shape was seen"
+    )
 
 
 CONFIG = """

@@ -22,7 +22,7 @@ from tracecore.ottl.planner.selection import ends, find, lined, plain
 from tracecore.recipes.columns import Lines, Mask, read
 from tracecore.recipes.known_shapes import MAX_KEYS, Answers
 from tracecore.recipes.shapes import UNKNOWN, Shape
-from tracecore.recipes.variants import Rows
+from tracecore.recipes.variants import Variants
 from tracecore.signals import compiled
 from tracecore.signals.arrays import np
 
@@ -133,7 +133,7 @@ def test_the_same_is_hidden(text: bytes) -> None:
 @hostile
 def test_the_same_lines_are_taken_out(text: bytes) -> None:
     lines = Lines(text)
-    _same(lambda: lines.some(np.arange(1, len(lines.ends), 2)).block)
+    _same(lambda: lines.take(np.arange(1, len(lines.ends), 2)).block)
 
 
 @hostile
@@ -161,13 +161,13 @@ SHAPES = st.builds(
     Shape,
     steps=st.lists(st.tuples(PLACES, WEIGHTS), max_size=3).map(tuple),
     times=st.lists(st.tuples(PLACES, st.floats(-1e9, 1e9)), max_size=3).map(tuple),
-    who=st.lists(PLACES, max_size=2, unique=True).map(tuple),
-    stream=st.lists(PLACES, max_size=2, unique=True).map(tuple),
+    writer=st.lists(PLACES, max_size=2, unique=True).map(tuple),
+    owner=st.lists(PLACES, max_size=2, unique=True).map(tuple),
     lengths=st.lists(st.tuples(PLACES, WEIGHTS), max_size=2).map(tuple),
     exponents=st.lists(st.tuples(PLACES, WEIGHTS), max_size=2).map(tuple),
     stepless=st.booleans(),
-    since=st.none() | st.just(0.0),
-    named=st.lists(st.booleans(), max_size=2).map(tuple),
+    base_time=st.none() | st.just(0.0),
+    owner_known=st.lists(st.booleans(), max_size=2).map(tuple),
 )
 _BETWEEN = st.sampled_from([b" ", b"\n", b"a1", b"id=", b"\0", b"9" * 19, b"9" * 20])
 NUMBERED = st.lists(_BETWEEN | st.integers(0, 1 << 62).map(b"%d ".__mod__), max_size=60).map(b"".join)
@@ -176,9 +176,9 @@ NUMBERED = st.lists(_BETWEEN | st.integers(0, 1 << 62).map(b"%d ".__mod__), max_
 @settings(max_examples=120, deadline=None)
 @given(NUMBERED, st.lists(st.tuples(SHAPES, st.integers(4, 6)), min_size=1, max_size=4), st.randoms())
 def test_columns_are_the_same(text: bytes, shapes: list[tuple[Shape, int]], random: Any) -> None:
-    rows = Rows()
+    rows = Variants()
     known = [rows.add(number, shape, count) for number, (shape, count) in enumerate(shapes)]
-    rows.columns()
+    rows.build()
     lines = Lines(text)
     variants = np.array([random.choice([*known, UNKNOWN]) for _ in lines.ends], np.int64)
     numbers = MASK.outlined(lines)[2]
@@ -223,9 +223,9 @@ def test_what_was_said_wrongly_of_a_block_is_refused() -> None:
         part.outlined(b"ab\n", np.array([9], np.int64), np.zeros(8, np.uint8))
     with pytest.raises(ValueError, match="block"):
         part.joined(b"ab\n", np.array([1], np.int64), np.array([9], np.int64))
-    rows = Rows()
+    rows = Variants()
     rows.add(0, Shape(steps=((0, 1),)), 1)
-    rows.columns()
+    rows.build()
     numbers = MASK.outlined(Lines(b"1\n"))[2]
     with pytest.raises(ValueError, match="block"):
         read(numbers, np.array([1], np.int64), rows)

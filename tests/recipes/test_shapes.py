@@ -11,10 +11,10 @@ import re
 import pytest
 
 from tracecore.recipes.columns import HIDDEN, Lines, Mask
-from tracecore.recipes.known_shapes import WORTH, Answers, Shapes
+from tracecore.recipes.known_shapes import LINES_BEFORE_LEARNING, Answers, Shapes
 from tracecore.recipes.plan import fresh
 from tracecore.recipes.sampling import Sampler
-from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, Said, Shape, learn
+from tracecore.recipes.shapes import EVALUATE, NOTHING, UNKNOWN, Reading, Shape, learn
 from tracecore.signals import compiled
 from tracecore.signals.arrays import np
 from tracecore.signals.stream import Stream
@@ -79,37 +79,37 @@ def test_few_lines_are_handed_on_where_each_has_something_of_its_own(kind: str, 
     assert len(found) + len(getattr(found, "reports", ())) < 60
 
 
-def _ask(line: bytes) -> Said:
+def _evaluate(line: bytes) -> Reading:
     """A recipe that says something else of large steps."""
     found = re.search(rb"step (\d+)", line)
     step = int(found.group(1)) if found else None
     odd = step is not None and step >= 5000
-    return Said(found is not None, True, step + 1 if odd and step is not None else step, (), (), None, ())
+    return Reading(found is not None, True, step + 1 if odd and step is not None else step, (), (), None, ())
 
 
 def test_a_shape_is_what_numbers_move() -> None:
-    assert learn(b"no number", [], _ask) == NOTHING
+    assert learn(b"no number", [], _evaluate) == NOTHING
     line = b"7 of 9: step 12"
-    shape = learn(line, [match.span() for match in re.finditer(rb"\d+", line)], _ask)
+    shape = learn(line, [match.span() for match in re.finditer(rb"\d+", line)], _evaluate)
     assert isinstance(shape, Shape)
     assert shape.steps == ((2, 1),)
     assert shape.timeless
 
 
 def test_a_shape_that_is_wrong_is_not_used_again() -> None:
-    shapes = Shapes(_ask)
-    for number in range(WORTH):
+    shapes = Shapes(_evaluate)
+    for number in range(LINES_BEFORE_LEARNING):
         line = b"step %d" % number
         assert shapes.find(7, line, [(5, 6)]) == UNKNOWN, "nothing is learned from a line that is rare"
     variant = shapes.find(7, b"step 2", [(5, 6)])
     assert variant >= 0
     shapes.answers.add(*_lines(7), variant)
-    shapes.rows.columns()
+    shapes.variants.build()
     assert shapes.agrees(variant, b"step 77", 77)
     assert not shapes.agrees(variant, b"step 7777", 7777)
     assert shapes.refused == 1
     assert not len(shapes.answers)
-    assert shapes.find(7, b"step 3", [(5, 6)]) == ALONE
+    assert shapes.find(7, b"step 3", [(5, 6)]) == EVALUATE
 
 
 @pytest.mark.parametrize("kept", ["text", "docker"])
@@ -220,7 +220,7 @@ def test_where_recipes_say_different_things_the_words_have_to_be_the_same() -> N
 def test_lines_without_anything_that_recipes_need_are_known_apart_from_others() -> None:
     answers = Answers()
     answers.add(*_lines(5, 0b001), 3)
-    answers.add(*_lines(5, 0b110), NOTHING, asked=False)
+    answers.add(*_lines(5, 0b110), NOTHING, evaluated=False)
     assert [_found(answers, 5, words) for words in (0b001, 0b010, 0b100)] == [UNKNOWN, NOTHING, NOTHING]
     answers.add(*_lines(5, 0b001), 3)
     assert [_found(answers, 5, words) for words in (0b001, 0b010, 0b011)] == [3, NOTHING, UNKNOWN]
@@ -228,8 +228,8 @@ def test_lines_without_anything_that_recipes_need_are_known_apart_from_others() 
 
 def test_what_says_nothing_can_be_doubted() -> None:
     answers = Answers()
-    answers.add(*_lines(5, 0b011), NOTHING, asked=False)
-    answers.doubt(5)
+    answers.add(*_lines(5, 0b011), NOTHING, evaluated=False)
+    answers.forget_silence(5)
     assert _found(answers, 5, 0b011) == UNKNOWN
     answers.add(*_lines(5, 0b011), 3)
     assert _found(answers, 5, 0b011) == 3
@@ -253,4 +253,4 @@ def test_lines_without_a_word_of_progress_are_not_remembered() -> None:
     lines = [b"comm 0x%08x channel %d via P2P\n" % (n * 7919 * 104729 % 2**32, n) for n in range(50)]
     assert selector(b"".join(lines)) == []
     ((shapes, _),) = layer._known.values()
-    assert not len(shapes._alike)
+    assert not len(shapes._outlines)

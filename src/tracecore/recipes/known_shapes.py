@@ -1,8 +1,9 @@
-"""The shapes that are known of the lines of one format, and how a line is found among them.
+"""The shapes that are known for the lines of one format, and the table that finds them.
 
-A line is looked up by the key of its outline, in which words that no recipe names, identifiers, padding and bars are
-alike; so text that is different in every line does no harm. Words that recipes name and no number follows are no part
-of the outline. They mean nothing as long as all lines of the outline say the same, whichever of them they have.
+A line is looked up by the key of its outline. The key is a hash of the line in which numbers, identifiers, padding,
+bars and words that no recipe names are alike, so free text in a line does no harm. Words that recipes name are part of
+the outline where a number follows them. The other such words are kept beside the key, as a set of bits. They are
+ignored until two lines of one outline turn out to say different things.
 """
 
 from __future__ import annotations
@@ -12,154 +13,156 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, Ask, Shape, learn
-from tracecore.recipes.variants import Rows
+from tracecore.recipes.shapes import EVALUATE, NOTHING, UNKNOWN, Evaluate, Shape, learn
+from tracecore.recipes.variants import Variants
 from tracecore.signals.arrays import np
 from tracecore.signals.compiled import SET, WORDS
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-#: Shapes that are learned; lines of further ones are evaluated one by one, until all are forgotten and learned anew.
+#: Shapes that are learned. Lines of further ones are evaluated one by one until all shapes are forgotten.
 MAX_SHAPES: Final = 2048
-#: Lines between two such times, at least: to learn that many shapes takes some seconds.
+#: Lines between two times at which all shapes are forgotten, at least: learning that many takes some seconds.
 RENEWED: Final = 1 << 20
-#: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
-WORTH: Final = 6
-#: Shapes that differ in words only that no number follows.
+#: Lines of an outline before its shape is learned: learning costs as much as evaluating twenty lines.
+LINES_BEFORE_LEARNING: Final = 6
+#: Shapes of one outline, and shapes of one kind that are tried on a new outline.
 MAX_ALIKE: Final = 8
-#: Outlines that are remembered; all are forgotten when there are so many.
+#: Outlines that are remembered; all are forgotten when there are more.
 MAX_KEYS: Final = 1 << 16
-#: After so many lines of an outline that is worth it, none of which could be learned from, none is tried any more.
+#: Failed attempts to learn from an outline before its lines are evaluated one by one.
 MAX_TRIES: Final = 4
-#: Bits of a set that tell which word follows which.
-_ORDERS: Final = np.frombuffer(((1 << 64 * SET) - (1 << WORDS)).to_bytes(8 * SET, "little"), np.uint64)
+#: The bits of a set of words that tell which word follows which.
+_ORDER_BITS: Final = np.frombuffer(((1 << 64 * SET) - (1 << WORDS)).to_bytes(8 * SET, "little"), np.uint64)
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
 
 
 class Answers:
-    """A table of what lines say by the keys of their outlines, asked for all lines of a block at once.
+    """A hash table from outlines to answers, asked for all lines of a block at once.
 
-    As long as recipes say the same of all lines of an outline, that holds for lines that have no other words than
-    these. Otherwise it holds for lines with the same words, and lines without anything that recipes need are known
-    apart from them. A key takes the place of another.
+    An answer is the number of a variant, or `NOTHING` or `EVALUATE`. While all lines of an outline have the same
+    answer, it holds for every line without new words. Once they differ, the outline is *mixed*: an answer then holds
+    only for lines with exactly the same words. Apart from that, lines without a match say nothing, and so do lines that
+    have only words of these.
+
+    A key replaces another key in the same place.
     """
 
     def __init__(self) -> None:
-        # At first, each place has a key that belongs to another one.
+        # An empty place holds a key that belongs to another place.
         self._keys = np.arange(1, MAX_KEYS + 1)
-        self._found: Array = np.full(MAX_KEYS, UNKNOWN, np.int64)
-        #: Words with which a line says this.
+        self._answers: Array = np.full(MAX_KEYS, UNKNOWN, np.int64)
+        #: The words for which the answer holds.
         self._covered = np.zeros((MAX_KEYS, SET), np.uint64)
-        #: Recipes say different things of lines of the outline.
         self._mixed = np.zeros(MAX_KEYS, np.bool_)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self._found != UNKNOWN))
+        return int(np.count_nonzero(self._answers != UNKNOWN))
 
-    def find(self, keys: Array, sets: Any) -> Array:
-        """Return what is known of each of many lines, or `UNKNOWN`."""
-        found = self._at(keys, sets)
-        others = np.flatnonzero(found == UNKNOWN)
-        found[others] = self._at(_exact(keys[others], sets[others]), sets[others])
+    def find(self, keys: Array, words: Any) -> Array:
+        """Return the answer for each line, or `UNKNOWN`."""
+        found = self._lookup(keys, words)
+        missing = np.flatnonzero(found == UNKNOWN)
+        found[missing] = self._lookup(_with_words(keys[missing], words[missing]), words[missing])
         return found
 
-    def _at(self, keys: Array, sets: Any) -> Array:
+    def _lookup(self, keys: Array, words: Any) -> Array:
         places = keys & MAX_KEYS - 1
-        holds = (self._keys[places] == keys) & ~(sets & ~self._covered[places]).any(1)
-        return np.where(holds, self._found[places], UNKNOWN)
+        holds = (self._keys[places] == keys) & ~(words & ~self._covered[places]).any(1)
+        return np.where(holds, self._answers[places], UNKNOWN)
 
-    def add(self, keys: Array, sets: Any, found: int, *, asked: bool = True) -> None:
-        """Remember what some lines say, of which nothing was known.
+    def add(self, keys: Array, words: Any, answer: int, *, evaluated: bool = True) -> None:
+        """Remember the answer for lines that had none.
 
         Args:
             keys: of the lines.
-            sets: of the lines.
-            found: what they say.
-            asked: the recipes said so; which word follows which does not matter then.
+            words: their sets of words.
+            answer: the same for all of them.
+            evaluated: the recipes gave it. Then it holds for the words in any order.
         """
-        places = self._taken(keys, found)
-        own = self._keys[places] == keys  # else another one of these took the place
-        keys, sets, places = keys[own], sets[own], places[own]
-        self._mix(places[(self._found[places] != found) & ~self._mixed[places]])
-        covers = ~self._mixed[places] if asked else np.ones(len(keys), np.bool_)
-        _join(self._covered, places[covers], sets[covers] | (_ORDERS if asked else np.uint64(0)))
-        self._covered[self._taken(_exact(keys[~covers], sets[~covers]), found)] = ~np.uint64(0)
+        places = self._claim(keys, answer)
+        own = self._keys[places] == keys  # else another of these keys took the place
+        keys, words, places = keys[own], words[own], places[own]
+        self._mix(places[(self._answers[places] != answer) & ~self._mixed[places]])
+        covers = ~self._mixed[places] if evaluated else np.ones(len(keys), np.bool_)
+        _add_words(self._covered, places[covers], words[covers] | (_ORDER_BITS if evaluated else np.uint64(0)))
+        self._covered[self._claim(_with_words(keys[~covers], words[~covers]), answer)] = ~np.uint64(0)
 
-    def _taken(self, keys: Array, found: int) -> Array:
-        """Return the places of keys, which those take that had none."""
+    def _claim(self, keys: Array, answer: int) -> Array:
+        """Return the places of keys; a key that is new takes its place with this answer."""
         places = keys & MAX_KEYS - 1
         new = self._keys[places] != keys
-        own = places[new]
-        self._keys[own], self._found[own], self._covered[own], self._mixed[own] = keys[new], found, 0, False
+        claimed = places[new]
+        self._keys[claimed], self._answers[claimed] = keys[new], answer
+        self._covered[claimed], self._mixed[claimed] = 0, False
         return places
 
     def _mix(self, places: Array) -> None:
-        self._mixed[places], self._found[places], self._covered[places] = True, NOTHING, 0
+        self._mixed[places], self._answers[places], self._covered[places] = True, NOTHING, 0
 
-    def doubt(self, key: int) -> None:
-        """Forget that lines with a key say nothing."""
+    def forget_silence(self, key: int) -> None:
+        """Forget that lines of an outline say nothing: one of them does."""
         self._mix(np.array([key & MAX_KEYS - 1]))
 
     def drop(self, unwanted: Array) -> None:
-        """Forget some of what is known."""
-        places = np.flatnonzero(np.isin(self._found, unwanted))
-        self._keys[places], self._found[places] = places + 1, UNKNOWN
+        """Forget everything with one of these answers."""
+        places = np.flatnonzero(np.isin(self._answers, unwanted))
+        self._keys[places], self._answers[places] = places + 1, UNKNOWN
 
 
-def _exact(keys: Array, sets: Any) -> Array:
-    """Return keys of lines by their words as well."""
-    words = ((sets & ~_ORDERS) * _MIX).sum(1, np.uint64)
-    words = (words ^ words >> np.uint64(47)) * _MIX[0]
-    found: Array = keys ^ (words ^ words >> np.uint64(32)).view(np.int64)
+def _with_words(keys: Array, words: Any) -> Array:
+    """Return keys that depend on the words as well, but not on their order."""
+    mixed = ((words & ~_ORDER_BITS) * _MIX).sum(1, np.uint64)
+    mixed = (mixed ^ mixed >> np.uint64(47)) * _MIX[0]
+    found: Array = keys ^ (mixed ^ mixed >> np.uint64(32)).view(np.int64)
     return found
 
 
-def _join(table: Any, places: Array, sets: Any) -> None:
-    """Add sets to those at some places, which may be the same."""
+def _add_words(table: Any, places: Array, words: Any) -> None:
+    """Add words to the sets at some places; a place may come several times."""
     if len(places):
         order = np.argsort(places, kind="stable")
         first = np.append(0, np.flatnonzero(np.diff(places[order])) + 1)
-        table[places[order[first]]] |= np.bitwise_or.reduceat(sets[order], first)
+        table[places[order[first]]] |= np.bitwise_or.reduceat(words[order], first)
 
 
-class _Alike:
-    """The lines of one outline, whatever words they have that no number follows."""
+class _OutlineHistory:
+    """What was found out about the lines of one outline."""
 
     __slots__ = ("answers", "seen")
 
     def __init__(self) -> None:
-        #: Shapes, or what else is known of some of them.
+        #: Numbers of shapes, or `NOTHING` or `EVALUATE`.
         self.answers: list[int] = []
         #: Lines that were looked at.
         self.seen = 0
 
 
 class Shapes:
-    """The known shapes of lines of one format. Not for two threads at a time.
+    """The known shapes of lines of one format. Not thread-safe.
 
     Args:
-        ask: what recipes and reader make of a line.
+        evaluate: what reader and recipes make of a line.
     """
 
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
-        #: Variants, or one of `NOTHING` and `ALONE`.
+    def __init__(self, evaluate: Evaluate) -> None:
+        self.evaluate = evaluate
         self.answers = Answers()
-        self._alike: dict[int, _Alike] = {}
-        #: Those known now, and the number of the first of them: no number comes again.
+        self.variants = Variants()
+        self._outlines: dict[int, _OutlineHistory] = {}
+        #: The shapes known now. Their numbers begin at `_first`, so that no number is used twice.
         self.shapes: list[Shape | int] = []
         self._first = 0
-        #: The last ones of each kind.
+        #: Numbers of the latest shapes of each kind.
         self._kinds: dict[object, deque[int]] = {}
         self._lines = 0
-        self.rows = Rows()
-        #: Lines of each variant that were seen.
+        #: Lines seen of each variant.
         self._counts: dict[int, int] = {}
-        #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
+        #: Shapes that read a line wrongly. Their lines are evaluated one by one.
         self.refused = 0
 
     def renew(self, lines: int) -> None:
-        """Forget all shapes where there is no room for more, before a block of so many lines.
+        """Before a block with this many lines: forget all shapes if there is no room for more.
 
         An agent that runs for months sees more loggers than one job has.
         """
@@ -168,54 +171,55 @@ class Shapes:
             return
         self._first += len(self.shapes)
         self._lines = 0
-        self.answers, self.rows = Answers(), Rows()
-        for known in (self.shapes, self._kinds, self._alike, self._counts):
+        self.answers, self.variants = Answers(), Variants()
+        for known in (self.shapes, self._kinds, self._outlines, self._counts):
             known.clear()
 
     def find(self, key: int, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The variant of a line of which nothing is known yet; `UNKNOWN` if that is so still.
+        """Return the variant of a line that has no answer yet, or `NOTHING`, `EVALUATE` or `UNKNOWN`.
 
         Args:
             key: of its outline.
             raw: the line as it is.
             spans: where its numbers are.
         """
-        if len(self._alike) >= MAX_KEYS:
-            self._alike.clear()
-        alike = self._alike.setdefault(key, _Alike())
-        found = self._answer(alike, raw, spans)
-        alike.seen += 1
-        if found != UNKNOWN and found not in alike.answers:
-            alike.answers.append(found)
-        if found < 0:
-            return found
-        shape = self._shape(found)
-        return self.rows.add(found, shape, len(spans)) if isinstance(shape, Shape) else ALONE
+        if len(self._outlines) >= MAX_KEYS:
+            self._outlines.clear()
+        outline = self._outlines.setdefault(key, _OutlineHistory())
+        answer = self._answer(outline, raw, spans)
+        outline.seen += 1
+        if answer != UNKNOWN and answer not in outline.answers:
+            outline.answers.append(answer)
+        if answer < 0:
+            return answer
+        shape = self._shape(answer)
+        return self.variants.add(answer, shape, len(spans)) if isinstance(shape, Shape) else EVALUATE
 
-    def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The shape of a line, or what else is known of it; `UNKNOWN` for nothing yet."""
-        if any(number >= 0 and self._shape(number) == ALONE for number in alike.answers):
-            return ALONE  # one that was wrong
-        if not alike.seen or alike.answers or alike.seen == WORTH:
-            said = self.ask(raw)
-            if not said.something or not said.progress:
-                return ALONE if said.something else NOTHING
-            for number in alike.answers:
-                shape = self._shape(number) if number >= 0 else ALONE
-                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+    def _answer(self, outline: _OutlineHistory, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """Return the number of the line's shape, or `NOTHING`, `EVALUATE` or `UNKNOWN`."""
+        if any(number >= 0 and self._shape(number) == EVALUATE for number in outline.answers):
+            return EVALUATE  # the shape was refused
+        if not outline.seen or outline.answers or outline.seen == LINES_BEFORE_LEARNING:
+            reading = self.evaluate(raw)
+            if not reading.stamped or not reading.only_progress:
+                return EVALUATE if reading.stamped else NOTHING
+            for number in outline.answers:
+                shape = self._shape(number) if number >= 0 else EVALUATE
+                if isinstance(shape, Shape) and shape.fits(reading, raw, spans):
                     return number
-            # What another program writes behind a bar makes a new outline of it, and no new shape.
-            for number in reversed(self._kinds.get(said.kind, ())):
+            # If another program writes behind a progress bar, the outline is new and the shape is not.
+            for number in reversed(self._kinds.get(reading.kind, ())):
                 shape = self._shape(number)
-                if isinstance(shape, Shape) and shape.holds(said, raw, spans, self.ask):
+                if isinstance(shape, Shape) and shape.covers(reading, raw, spans, self.evaluate):
                     return number
-        if alike.seen < WORTH:
+        if outline.seen < LINES_BEFORE_LEARNING:
             return UNKNOWN
-        if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
-            return ALONE
-        found = learn(raw, spans, cache(self.ask))
+        if len(self.shapes) >= MAX_SHAPES or len(outline.answers) >= MAX_ALIKE:
+            return EVALUATE
+        found = learn(raw, spans, cache(self.evaluate))
         if isinstance(found, int):
-            return ALONE if found == UNKNOWN and alike.seen >= WORTH + MAX_TRIES else found
+            tries = outline.seen - LINES_BEFORE_LEARNING
+            return EVALUATE if found == UNKNOWN and tries >= MAX_TRIES else found
         self.shapes.append(found)
         number = self._first + len(self.shapes) - 1
         self._kinds.setdefault(found.kind, deque(maxlen=MAX_ALIKE)).append(number)
@@ -224,22 +228,19 @@ class Shapes:
     def _shape(self, number: int) -> Shape | int:
         return self.shapes[number - self._first]
 
-    def doubtful(self, variant: int, count: int) -> bool:
-        """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
-
-        After 4, 16, 64, … of them: the first one was looked into.
-        """
+    def is_check_due(self, variant: int, count: int) -> bool:
+        """Count lines of a variant; return whether one of them is to be evaluated: after 4, 16, 64, … lines."""
         before = self._counts.get(variant, 1)
         self._counts[variant] = before + count
         return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
 
     def agrees(self, variant: int, raw: bytes, step: int) -> bool:
-        """Whether a line says what its columns say; if not, its shape is not used any more."""
-        number = int(self.rows.shapes[variant])
-        said = self.ask(raw)
-        if said.something and said.progress and (-1 if said.step is None else said.step) == step:
+        """Return whether the evaluation of a line gives the step that its shape gave; refuse the shape if not."""
+        number = int(self.variants.shapes[variant])
+        reading = self.evaluate(raw)
+        if reading.stamped and reading.only_progress and (-1 if reading.step is None else reading.step) == step:
             return True
         self.refused += 1
-        self.shapes[number - self._first] = ALONE
-        self.answers.drop(np.flatnonzero(self.rows.shapes == number))
+        self.shapes[number - self._first] = EVALUATE
+        self.answers.drop(np.flatnonzero(self.variants.shapes == number))
         return False

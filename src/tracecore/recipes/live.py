@@ -1,8 +1,8 @@
-"""The choice of lines in followed files that can matter, made before anything is parsed.
+"""Choose the lines of followed files that can matter, before anything is parsed.
 
-What recipes select (`plan`), progress sampled (`sampling`), and the lines that complete what was selected: a traceback
-is one thing to recipes and many lines of a file. Each file has a selector of its own, which remembers what it saw
-last, so that it does not matter how the file's bytes fall into blocks.
+These are the lines that recipes may stamp (`plan`), with progress sampled (`sampling`), and the lines that complete
+them: to recipes a traceback is one record, in a file it is many lines. Each file has its own selector. It remembers
+earlier blocks, so that the borders of blocks do not matter.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tracecore.signals.logs.dialects import Dialect
     from tracecore.signals.logs.selector import Selector
 
-#: Files that are remembered; of one that is forgotten, sampling begins anew.
+#: Files that are remembered. Sampling of a forgotten file starts again.
 MAX_FILES: Final = 16_384
 
-#: What nearly every job says.
+#: Lines that nearly every job writes.
 _USUAL: Final = (
     "step 10/1000 | loss 2.1 | lr 3.0e-04",
     "Saving checkpoint at step 10 to /checkpoints/step_10",
@@ -35,7 +35,7 @@ _PREFIX: Final = b"[rank"
 
 
 def warm(plan: LayerPlan) -> None:
-    """Compiles the statements that are needed for what is usual: not while somebody waits for a verdict."""
+    """Compile the statements for usual lines now, so that the first verdict does not wait for it."""
     for body in _USUAL:
         plan.run({"resource": {"attributes": {}}, "log": {"body": body, "attributes": {}, "time_unix_nano": 1}})
 
@@ -44,9 +44,9 @@ class LiveSelectors:
     """Selectors for the files of one receiver.
 
     Args:
-        layer: of evidence: whose recipes.
-        container: lines have a container runtime's wrapping.
-        ranks: somebody wants to know which ranks speak, also where no recipe can do anything with what they say.
+        layer: of evidence; its recipes are used.
+        container: the lines are wrapped by a container runtime.
+        ranks: also select a line that names its rank, to learn which ranks write.
     """
 
     def __init__(self, layer: str, *, container: bool, ranks: bool = False) -> None:
@@ -61,10 +61,10 @@ class LiveSelectors:
         del self._files[-1]
 
     def of(self, file: int) -> Selector:
-        """The selector of a file.
+        """Return the selector of a file.
 
         Args:
-            file: a number that stays with it.
+            file: a number that identifies it.
         """
         found = self._files.get(file)
         if found is None:
@@ -79,10 +79,10 @@ class LiveSelectors:
 
 
 class LiveSelector:
-    """The selector of one file; arguments as of `LiveSelectors`.
+    """The selector of one file; see `LiveSelectors` for the other arguments.
 
     Args:
-        every: picks all lines that can get a stamp.
+        every: picks all lines that recipes may stamp, without sampling.
     """
 
     def __init__(self, plan: LayerPlan, layer: str, every: Selector, *, container: bool, ranks: bool) -> None:
@@ -96,8 +96,8 @@ class LiveSelector:
         self._ranks = ranks
         self._dialect: Dialect = reader.dialect(stream)
         self._open: Assembly[OpenBlock] = Assembly()
-        #: A picked line that is not unwrapped yet: nearly always nothing follows that could belong to it.
-        self._alone = b""
+        #: The last picked line, not unwrapped yet. Nearly always the next line does not belong to it.
+        self._pending = b""
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
         picked = self._pick(block)
@@ -118,17 +118,17 @@ class LiveSelector:
             select, every = self._docker
         else:
             select, every = self._select, self._every
-        # The last line of a block is never left out: of one that comes alone only matters whether it says anything.
-        alone = block.find(b"\n", 0, -1) < 0
-        return (every if alone else select)(block)
+        # Sampling always hands on the last line of a block, so a block of one line needs no sampling.
+        one_line = block.find(b"\n", 0, -1) < 0
+        return (every if one_line else select)(block)
 
     def _with_rank(self, block: bytes, picked: Sequence[int]) -> Sequence[int]:
-        """Also a line that names its rank."""
+        """Add a line that names its rank."""
         at = block.find(_PREFIX)
         return picked if at < 0 else Picked(sorted({*picked, at}), getattr(picked, "newlines", None))
 
     def _completed(self, data: bytes, picked: Sequence[int]) -> list[int]:
-        """Where the picked lines begin, and those that complete them."""
+        """Return where the picked lines begin, and the lines that complete them."""
         out: list[int] = []
         position, index, count, size = 0, 0, len(picked), len(data)
         while position < size:
@@ -137,41 +137,41 @@ class LiveSelector:
             if self._idle():
                 if index == count:
                     break
-                # The place may be the line's own newline.
+                # A picked position may be the line's own newline.
                 position = max(position, data.rfind(b"\n", position, picked[index]) + 1)
             end = data.find(b"\n", position)
             if end < 0:
                 end = size
             candidate = index < count and picked[index] <= end
-            if self._look(data[position:end], candidate) or candidate:
+            if self._continues(data[position:end], candidate) or candidate:
                 out.append(position)
             position = end + 1
         return out
 
     def _idle(self) -> bool:
-        """Nothing is open that a line could belong to."""
-        return self._open.idle and not self._alone
+        """Whether no block is open that a line could belong to."""
+        return self._open.idle and not self._pending
 
-    def _look(self, raw: bytes, candidate: bool) -> bool:
-        """Whether a line is part of what is open, found out with as little work as will do."""
-        if self._alone:
+    def _continues(self, raw: bytes, candidate: bool) -> bool:
+        """Return whether a line is part of an open block. Lines are only parsed where that is necessary."""
+        if self._pending:
             if MAY_CONTINUE.search(raw) is not None:
-                self._belongs(self._alone, True)
-            self._alone = b""
+                self._place(self._pending, True)
+            self._pending = b""
         else:
             self._open.ended_message(raw)
         if self._idle():
             if candidate and any(opener in raw for opener in ALWAYS):
-                return self._belongs(raw, True)
-            self._alone = raw if candidate else b""
+                return self._place(raw, True)
+            self._pending = raw if candidate else b""
             return False
-        return self._belongs(raw, candidate)
+        return self._place(raw, candidate)
 
-    def _belongs(self, raw: bytes, candidate: bool) -> bool:
-        """Whether a line is part of an open block; a candidate that is not may open one."""
+    def _place(self, raw: bytes, candidate: bool) -> bool:
+        """Parse a line and return whether it is part of an open block. A candidate that is not may open one."""
         line = self._dialect(raw)
         if line.partial:
-            return False  # a part of a line is a candidate, and what completes it follows it
+            return False  # a cut line is a candidate, and so is its rest
         joined, _ = self._open.place(line)
         if joined is None and candidate and line.text:
             self._open.add(OpenBlock(line, shape_of(line)))

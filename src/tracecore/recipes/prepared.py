@@ -1,7 +1,7 @@
-"""Plans kept on disk, so that a process that starts has nothing to parse and nothing to compile.
+"""Plans stored on disk, so that a new process has nothing to parse and nothing to compile.
 
-What is kept is keyed by everything it follows from: the recipe files, this package's code and Hyperscan's version. A
-file that is missing, damaged, somebody else's or not writable costs the time to make it again, and nothing else.
+A file's name is a hash of everything its content depends on: the recipe files, the code of this package and the version
+of Hyperscan. If a file is missing, damaged, not writable or owned by somebody else, the plan is made again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import msgspec
 
 T = TypeVar("T")
 
-#: Files larger than this are none of ours.
+#: Larger files are not read.
 MAX_BYTES = 64 << 20
 _DIGEST = 32
 
 
 def directory() -> Path | None:
-    """Where plans are kept; None where there is no such place."""
+    """Return the directory of stored plans; None if there is no home directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     if base:
         return Path(base) / "tracecore" / "plans"
@@ -34,16 +34,16 @@ def directory() -> Path | None:
 
 
 def key(*parts: bytes) -> str:
-    """The name of what follows from these, this package's planner, and the machine it was made for."""
-    digest = hashlib.blake2b(_surroundings(), digest_size=16)
+    """Return a name for something that depends on these parts, the planner's code and this machine."""
+    digest = hashlib.blake2b(_environment(), digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
 
 
 @cache
-def _surroundings() -> bytes:
-    """Return everything that a plan depends on beside its recipes."""
+def _environment() -> bytes:
+    """Return a hash of everything that a plan depends on besides its recipes."""
     from importlib.metadata import version
 
     digest = hashlib.blake2b(digest_size=_DIGEST)
@@ -51,14 +51,14 @@ def _surroundings() -> bytes:
     for folder in (code / "ottl" / "planner", code / "ottl", code / "recipes"):
         for path in sorted(folder.glob("*.py")):
             digest.update(path.read_bytes())
-    # Not `platform.processor()`, which starts a program to find out.
+    # `platform.processor()` would start a program.
     for text in (version("hyperscan"), platform.machine(), _features()):
         digest.update(text.encode() + b"\0")
     return digest.digest()
 
 
 def _features() -> str:
-    """Return the features of this processor, for which a database is made."""
+    """Return the features of this processor. Hyperscan compiles for them."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             return next((line for line in file if line.startswith("flags")), "")
@@ -67,7 +67,7 @@ def _features() -> str:
 
 
 def load(name: str, kind: type[T]) -> T | None:
-    """Return the file kept under this name, if it is complete and nobody else could have written it."""
+    """Return the value stored under a name; None if it is not complete or somebody else could have written it."""
     place = directory()
     if place is None:
         return None
@@ -85,14 +85,14 @@ def load(name: str, kind: type[T]) -> T | None:
 
 
 def store(name: str, value: object) -> None:
-    """Keep something, whole or not at all."""
+    """Store a value under a name, atomically. Errors are ignored."""
     place = directory()
     if place is None:
         return
     data = msgspec.msgpack.encode(value)
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=place, prefix=".new-")  # readable to its owner alone
+        handle, temporary = tempfile.mkstemp(dir=place, prefix=".new-")  # only its owner can read it
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.blake2b(data, digest_size=_DIGEST).digest() + data)
@@ -104,7 +104,7 @@ def store(name: str, value: object) -> None:
 
 
 def keep(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what was kept under this name, or make it now and keep it for the next process."""
+    """Return the value stored under a name, or make it and store it for the next process."""
     found = load(name, bytes)
     if found is None:
         found = make()

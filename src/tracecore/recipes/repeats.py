@@ -1,9 +1,15 @@
-"""Events that repeat: the first few are handed on, then the first and the last of each block, with a count.
+"""Thinning of repeated events: the first few are handed on, then the first and the last of each block, with a count.
 
-Lines are of one kind when they differ only in numbers and in words that no recipe names. Of a kind that comes again the
-recipes are asked what its numbers say. Two lines are the same event when the numbers agree that name something: a rank,
-a host, an error code. Times, sizes, steps and what stands in a message name nothing. A kind that says nothing but
-progress is none of events. What is thinned are lines that stand alone, and tracebacks whose lines stand together.
+Lines are of one *kind* when they differ only in numbers and in words that no recipe names. When a kind has come a few
+times, the recipes are asked what its numbers mean. Numbers that name something (a rank, a host, an error code) tell
+*events* of the kind apart. Times, sizes, steps and numbers in a message do not.
+
+    rank 3: CUDA error 700 at 12:00:01      one event
+    rank 3: CUDA error 700 at 12:00:02      the same event again
+    rank 4: CUDA error 700 at 12:00:02      another event of the same kind
+
+Thinned are events of one line, and tracebacks whose lines are not interrupted. A kind that says nothing but progress is
+left to `lanes`.
 """
 
 from __future__ import annotations
@@ -13,27 +19,27 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import HIDDEN, Array, Lines, Mask
-from tracecore.recipes.shapes import DIGITS, VARYING, Ask, Said, numbers, shown_numbers, telling
+from tracecore.recipes.shapes import DIGITS, VARYING, Evaluate, Reading, meaningful, number_spans, raw_spans
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
 from tracecore.signals.logs.selector import ALWAYS, OPENERS, LoneLine
 
-#: The same event is handed on so many times in full.
+#: How often the same event is handed on before it is thinned.
 FIRST: Final = 8
-#: Events of one kind that are told apart.
+#: Events of one kind that are told apart; further ones count as one event.
 MAX_ALIKE: Final = 128
-#: Kinds of events that are remembered; all are forgotten when there are so many.
+#: Kinds that are remembered; all are forgotten when there are more.
 MAX_KINDS: Final = 4096
-#: After so many events of a kind, progress beside them says nothing new.
+#: Progress lines are kept beside this many events of a kind.
 NEWS: Final = 4
-#: How much that is no progress is looked at in a block, for the progress lines beside it.
+#: Progress lines are kept beside this many events of a block.
 MAX_EVENTS: Final = 8
 
 #: A line of a traceback, and how many lines above an error it is looked for.
 FRAME: Final = b'", line '
 ABOVE: Final = 8
 TRACEBACK: Final = OPENERS[0]
-#: What stands between two tracebacks of one error, and how many lines on the second one begins at most.
+#: What is between two chained tracebacks, and within how many lines the second one begins.
 CHAINED: Final = (b"During handling of the above exception", b"direct cause of the following exception")
 BETWEEN: Final = 4
 #: Lines of a traceback.
@@ -44,101 +50,101 @@ _ESCAPE: Final = re.compile(rb"\\[a-z]")
 
 
 class Kind(NamedTuple):
-    """Lines that differ in numbers and opaque words only, as recipes see them.
+    """What the recipes say about lines of one kind.
 
     Args:
-        progress: they say nothing but progress.
-        both: they say progress and something else.
-        names: numbers that name something, by their places; None where that is not certain.
+        only_progress: they say nothing but progress.
+        mixed: they say progress and something else.
+        naming: indexes of the numbers that name something; None where that is not certain.
     """
 
-    progress: bool
-    both: bool
-    names: tuple[int, ...] | None
+    only_progress: bool
+    mixed: bool
+    naming: tuple[int, ...] | None
 
-    def event(self, means: bytes) -> bytes:
-        """Return what tells a line from others of its kind."""
-        if not self.names:
-            return b"" if self.names is not None else means
-        spans = numbers(means)
-        if self.names[-1] >= len(spans):
-            return means
-        return b" ".join([means[slice(*spans[place])] for place in self.names])
+    def event(self, masked: bytes) -> bytes:
+        """Return the numbers that tell a line's event from others of its kind."""
+        if not self.naming:
+            return b"" if self.naming is not None else masked
+        spans = number_spans(masked)
+        if self.naming[-1] >= len(spans):
+            return masked
+        return b" ".join([masked[slice(*spans[place])] for place in self.naming])
 
 
 class Kinds:
-    """The known kinds of lines of one format, shared by all streams that have it. Not for two threads at a time.
+    """The known kinds of lines of one format, shared by all streams of this format. Not thread-safe.
 
     Args:
-        ask: what recipes and reader make of a line.
+        evaluate: what reader and recipes make of a line.
         mask: hides what means nothing to any recipe.
     """
 
-    def __init__(self, ask: Ask, mask: Mask) -> None:
-        self._ask = ask
+    def __init__(self, evaluate: Evaluate, mask: Mask) -> None:
+        self._evaluate = evaluate
         self.mask = mask
         self._known: dict[bytes, Kind] = {}
-        self._true: dict[bytes, bool] = {}
-        #: The keys of kinds in which no number names anything, by what is left of their lines without digits.
+        self._is_event: dict[bytes, bool] = {}
+        #: Kinds whose numbers name nothing: the key by a line without digits. It saves masking the line.
         self.keys: dict[bytes, bytes] = {}
 
-    def true(self, key: bytes, raw: bytes) -> bool:
-        """Tell whether lines of a kind are events, or only look like one; the opening line of a block always is."""
-        found = self._true.get(key)
+    def is_event(self, key: bytes, raw: bytes) -> bool:
+        """Whether recipes find something in lines of a kind. The opening line of a block always counts."""
+        found = self._is_event.get(key)
         if found is None:
-            if len(self._true) >= MAX_KINDS:
-                self._true.clear()
+            if len(self._is_event) >= MAX_KINDS:
+                self._is_event.clear()
             opens = any(map(raw.__contains__, ALWAYS))
-            found = not _is_ruler(raw) if opens else self._ask(raw).something
-            self._true[key] = found
+            found = not _is_ruler(raw) if opens else self._evaluate(raw).stamped
+            self._is_event[key] = found
         return found
 
     def find(self, key: bytes) -> Kind | None:
-        """Return what is known of a kind."""
+        """Return what is known about a kind."""
         return self._known.get(key)
 
-    def learn(self, key: bytes, own: bytes, raw: bytes, text: bytes, means: bytes) -> Kind:
+    def learn(self, key: bytes, bare: bytes, raw: bytes, text: bytes, masked: bytes) -> Kind:
         """Find out what recipes make of a kind.
 
         Args:
             key: of the kind.
-            own: a line of it without digits.
+            bare: one of its lines without digits.
             raw: the line as it is.
-            text: what it says.
-            means: the same without what means nothing.
+            text: its text.
+            masked: the text with `HIDDEN` for what means nothing.
         """
-        heard: list[Said] = []
+        readings: list[Reading] = []
 
-        def ask(line: bytes) -> Said:
-            heard.append(self._ask(line))
-            return heard[-1]._replace(step=None, time=None, values=())
+        def evaluate(line: bytes) -> Reading:
+            readings.append(self._evaluate(line))
+            return readings[-1]._replace(step=None, time=None, values=())
 
-        base = ask(raw)
-        spans = shown_numbers(raw, text, numbers(means))
-        names = None if spans is None else tuple(telling(raw, spans, ask, base))
-        if names and not any(said.something for said in heard):
+        base = evaluate(raw)
+        spans = raw_spans(raw, text, number_spans(masked))
+        naming = None if spans is None else tuple(meaningful(raw, spans, evaluate, base))
+        if naming and not any(reading.stamped for reading in readings):
             # A line that says nothing may name its rank: that makes no event of it.
-            names = ()
-        progress = base.something and all(said.progress for said in heard)
-        kind = Kind(progress, not progress and heard[0].step is not None, names)
+            naming = ()
+        only_progress = base.stamped and all(reading.only_progress for reading in readings)
+        kind = Kind(only_progress, not only_progress and readings[0].step is not None, naming)
         if len(self._known) >= MAX_KINDS:
             self._known.clear()
             self.keys.clear()
         self._known[key] = kind
-        if names == ():
-            self.keys[own] = key
+        if naming == ():
+            self.keys[bare] = key
         return kind
 
 
-class Found(NamedTuple):
-    """The events of a block.
+class SortedEvents(NamedTuple):
+    """The candidate lines of a block, sorted.
 
     Args:
-        kept: are handed on.
-        counts: so many lines a kept one stands for.
-        reports: stand for others.
-        progress: lines that say nothing but progress.
-        news: of which there were not many like it, and the last ones of others, with their kinds.
+        kept: lines that are handed on.
+        counts: how many lines a kept one stands for, if more than itself.
+        reports: lines that stand for others.
+        progress: lines that turned out to say nothing but progress.
+        news: lines beside which progress is kept, with the keys of their kinds.
     """
 
     kept: list[int]
@@ -148,24 +154,24 @@ class Found(NamedTuple):
     news: dict[int, bytes]
 
 
-class _Seen:
-    """The lines of a kind that a stream had."""
+class _KindHistory:
+    """The lines of one kind that a stream had so far."""
 
     __slots__ = ("count", "events", "first")
 
     def __init__(self) -> None:
         self.count = 0
-        #: The first ones, until it is known what tells them apart.
+        #: The first ones, masked, until the kind is known.
         self.first: list[bytes] = []
         #: How often each event was seen.
         self.events: dict[bytes, int] = {}
 
-    def like(self, kind: Kind, means: bytes) -> tuple[bytes, int]:
-        """Return the event that a line is, and how many there were before this one."""
+    def add(self, kind: Kind, masked: bytes) -> tuple[bytes, int]:
+        """Return the event of a line, and how often it was seen before."""
         first, self.first = self.first, []
         for line in first:
-            self.like(kind, line)
-        event = kind.event(means)
+            self.add(kind, line)
+        event = kind.event(masked)
         if not event or (event not in self.events and len(self.events) >= MAX_ALIKE):
             return b"", self.count - 1
         count = self.events.get(event, 0)
@@ -174,34 +180,34 @@ class _Seen:
 
 
 class Repeats:
-    """The remembered events of a stream."""
+    """The events that a stream had so far."""
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._seen: dict[bytes, _Seen] = {}
+        self._histories: dict[bytes, _KindHistory] = {}
 
     def thin(
         self,
         lines: Lines,
-        said: Lines,
+        texts: Lines,
         events: Sequence[int],
-        others: Collection[int],
+        partial: Collection[int],
         row: Callable[[int], LoneLine] | None,
-    ) -> Found:
-        """Sort the events of a block.
+    ) -> SortedEvents:
+        """Sort the candidate lines of a block.
 
         Args:
-            lines: as they are.
-            said: their text.
-            events: which of them.
-            others: parts of a line.
-            row: a line as a report; None where all events are handed on.
+            lines: of the block.
+            texts: their texts, without escapes and terminal codes.
+            events: the candidates.
+            partial: those that are part of a line that the container runtime cut; they are kept.
+            row: returns a line as a report; None to keep all events.
         """
         kinds = self._kinds
-        found = Found([], {}, [], [], {})
+        found = SortedEvents([], {}, [], [], {})
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
-        own = {line: said.raw(line).translate(None, VARYING) for line in events}
-        masked = self._masked(said, [line for line in events if own[line] not in kinds.keys])
+        bare = {line: texts.raw(line).translate(None, VARYING) for line in events}
+        masked_lines = self._masked(texts, [line for line in events if bare[line] not in kinds.keys])
         keys: dict[int, bytes] = {}
         tracebacks: dict[bytes, list[int]] = {}
         inside: dict[int, list[int]] = {}
@@ -210,39 +216,33 @@ class Repeats:
             if line <= until:
                 inside[opener].append(line)
                 continue
-            if line in others:
+            if line in partial:
                 found.kept.append(line)
                 continue
-            if row is not None and (block := _traceback(said, line)) is not None:
+            if row is not None and (block := _traceback(texts, line)) is not None:
                 opener, until, frames = line, *block
-                key = frames + kinds.mask(said.raw(until)).translate(None, DIGITS + HIDDEN)
-                seen = self._of(key)
-                if seen.count < NEWS:
-                    found.news[line] = key
-                seen.count += 1
+                key = frames + kinds.mask(texts.raw(until)).translate(None, DIGITS + HIDDEN)
+                history = self._count(key, line, found)
                 inside[line] = [line]
-                if seen.count > FIRST:
+                if history.count > FIRST:
                     tracebacks.setdefault(key, []).append(line)
                 continue
-            means = masked.get(line, b"")
-            key = kinds.keys.get(own[line]) or means.translate(None, DIGITS + HIDDEN + b" ")
-            seen = self._of(key)
-            if seen.count < NEWS:
-                found.news[line] = key
-            seen.count += 1
+            masked = masked_lines.get(line, b"")
+            key = kinds.keys.get(bare[line]) or masked.translate(None, DIGITS + HIDDEN + b" ")
+            history = self._count(key, line, found)
             kind = kinds.find(key)
-            if kind is None and seen.count > FIRST:
-                kind = kinds.learn(key, own[line], lines.raw(line), said.raw(line), means)
-            if kind is not None and kind.progress:
+            if kind is None and history.count > FIRST:
+                kind = kinds.learn(key, bare[line], lines.raw(line), texts.raw(line), masked)
+            if kind is not None and kind.only_progress:
                 found.progress.append(line)
             elif kind is None:
-                seen.first.append(means)
+                history.first.append(masked)
                 found.kept.append(line)
-            elif kind.both or row is None:
+            elif kind.mixed or row is None:
                 found.kept.append(line)
             else:
-                event, count = seen.like(kind, means)
-                if count < FIRST or not _alone(said.raw(line), said, line):
+                event, count = history.add(kind, masked)
+                if count < FIRST or not _is_whole_event(texts, line):
                     found.kept.append(line)
                     found.news[line] = key
                 else:
@@ -258,78 +258,85 @@ class Repeats:
             found.kept.extend(whole)
         for same in repeated.values():
             assert row is not None
-            # The last one for itself: whatever it began may not have ended.
+            # The last one stands for itself: whatever it began may not have ended.
             *before, last = same
             if before:
-                last_of = row(before[-1]).raw
-                found.reports.append(row(before[0])._replace(until=last_of, lines=len(before), event=True))
+                until_raw = row(before[-1]).raw
+                found.reports.append(row(before[0])._replace(until=until_raw, lines=len(before), event=True))
             found.reports.append(row(last))
-            # That it was survived is known by steps after it.
+            # Steps after it show that the run survived it.
             found.news[last] = keys[last]
         return found
 
-    def true(self, lines: Lines, news: Mapping[int, bytes]) -> Array:
-        """Some of the events that are none like many others; those that only look like one are left out."""
-        some = sampled(sorted(news), MAX_EVENTS).tolist()
-        return np.array([line for line in some if self._kinds.true(news[line], lines.raw(line))], np.int64)
+    def important(self, lines: Lines, news: Mapping[int, bytes]) -> Array:
+        """Return at most `MAX_EVENTS` of the news, evenly spread, without lines in which recipes find nothing."""
+        chosen = sorted(news)
+        if len(chosen) > MAX_EVENTS:
+            chosen = [chosen[place] for place in np.linspace(0, len(chosen) - 1, MAX_EVENTS).astype(np.int64).tolist()]
+        return np.array([line for line in chosen if self._kinds.is_event(news[line], lines.raw(line))], np.int64)
 
-    def _masked(self, said: Lines, events: Sequence[int]) -> dict[int, bytes]:
-        """Events without what means nothing to any recipe."""
+    def _masked(self, texts: Lines, events: Sequence[int]) -> dict[int, bytes]:
+        """Return the masked texts of some lines."""
         if not events:
             return {}
-        text = b"\n".join([said.raw(line) for line in events])
-        # An escape in a line of JSON is no part of the word after it.
-        aside = Lines(self._kinds.mask(_ESCAPE.sub(b"  ", text)))
-        return {line: aside.raw(number) for number, line in enumerate(events)}
+        text = b"\n".join([texts.raw(line) for line in events])
+        # An escape in a line of JSON is not part of the word after it.
+        masked = Lines(self._kinds.mask(_ESCAPE.sub(b"  ", text)))
+        return {line: masked.raw(number) for number, line in enumerate(events)}
 
-    def _of(self, key: bytes) -> _Seen:
-        seen = self._seen.get(key)
-        if seen is None:
-            if len(self._seen) >= MAX_KINDS:
-                self._seen.clear()
-            seen = self._seen[key] = _Seen()
-        return seen
+    def _count(self, key: bytes, line: int, found: SortedEvents) -> _KindHistory:
+        """Count a line of a kind; the first ones are news."""
+        history = self._histories.get(key)
+        if history is None:
+            if len(self._histories) >= MAX_KINDS:
+                self._histories.clear()
+            history = self._histories[key] = _KindHistory()
+        if history.count < NEWS:
+            found.news[line] = key
+        history.count += 1
+        return history
 
 
-def _traceback(said: Lines, line: int) -> tuple[int, bytes] | None:
-    """Return the last line of a traceback that stands together, and its frames without digits.
+def _traceback(texts: Lines, line: int) -> tuple[int, bytes] | None:
+    """Return the last line of a traceback that begins in a line, and its frames without digits.
 
-    None for other lines, where others write in between, and where it is not certain that it has ended.
+    None for other lines, where other writers interrupt it, and where it may not have ended.
     """
-    text = said.raw(line)
+    text = texts.raw(line)
     at = text.find(TRACEBACK)
     if at < 0:
         return None
-    around = text[:at].translate(None, DIGITS)
+    prefix = text[:at].translate(None, DIGITS)
     frames = []
-    for number in range(line + 1, min(line + MAX_FRAMES, len(said.ends) - 1)):
-        text = said.raw(number).translate(None, DIGITS)
-        if not text.startswith(around):
+    for number in range(line + 1, min(line + MAX_FRAMES, len(texts.ends) - 1)):
+        text = texts.raw(number).translate(None, DIGITS)
+        if not text.startswith(prefix):
             return None
         frames.append(text)
-        if text[len(around) : len(around) + 1] in (b" ", b"\t"):
+        if text[len(prefix) : len(prefix) + 1] in (b" ", b"\t"):
             continue
-        below = said.marked[said.ends[number] : said.ends[min(number + BETWEEN, len(said.ends) - 1)]]
+        below = texts.marked[texts.ends[number] : texts.ends[min(number + BETWEEN, len(texts.ends) - 1)]]
         if any(chained in below for chained in CHAINED):
             again = below.count(b"\n", 0, max(below.find(TRACEBACK), 0))
-            further = _traceback(said, number + again) if again else None
+            further = _traceback(texts, number + again) if again else None
             return None if further is None else (further[0], b"".join(frames) + further[1])
-        return None if CONTINUES.search(said.raw(number + 1)) is not None else (number, b"".join(frames[:-1]))
+        return None if CONTINUES.search(texts.raw(number + 1)) is not None else (number, b"".join(frames[:-1]))
     return None
 
 
-def _alone(text: bytes, said: Lines, line: int) -> bool:
-    """Whether a line is all there is of an event, as a line of JSON is."""
+def _is_whole_event(texts: Lines, line: int) -> bool:
+    """Whether a line is a whole event, not the first or last line of a block."""
+    text = texts.raw(line)
     if _is_json(text):
         return True
     if any(map(text.__contains__, ALWAYS)):
         return False
-    # The error at the end of a traceback is a part of it, also where ranks write in between.
-    if said.marked.find(FRAME, said.starts[max(line - ABOVE, 0)], said.starts[line]) >= 0:
+    # The error at the end of a traceback belongs to it, even if other ranks write in between.
+    if texts.marked.find(FRAME, texts.starts[max(line - ABOVE, 0)], texts.starts[line]) >= 0:
         return False
-    # A blank line is a part of the event only if more of it follows, and a progress bar is wiped out with blanks.
-    below = range(line + 1, min(line + 2 + MAX_BLANK, len(said.ends)))
-    following = next((text for text in map(said.raw, below) if text.strip()), b"")
+    # A blank line belongs to the event only if more of the event follows. A bar is wiped out with blanks.
+    below = range(line + 1, min(line + 2 + MAX_BLANK, len(texts.ends)))
+    following = next((text for text in map(texts.raw, below) if text.strip()), b"")
     return bool(following) and (_is_json(following) or CONTINUES.search(following) is None)
 
 
@@ -339,9 +346,3 @@ def _is_ruler(raw: bytes) -> bool:
 
 def _is_json(text: bytes) -> bool:
     return text.endswith(b"}") and b'{"' in text
-
-
-def sampled(lines: Sequence[int], most: int) -> Array:
-    """Some of the lines, evenly spread."""
-    chosen = np.array(lines, np.int64)
-    return chosen if len(chosen) <= most else chosen[np.linspace(0, len(chosen) - 1, most).astype(np.int64)]

@@ -1,9 +1,12 @@
-"""Shapes of progress lines: what the numbers of a line mean, learned from the recipes.
+"""Shapes of progress lines: what each number of a line means, learned from the recipes.
 
-Lines that differ in their numbers only say the same things in the same places. So of each shape one line is looked
-into: one number after the other is changed, and reader and recipes are asked what the line says now. What a number
-moves, and by how much, is all that is known of it: a step, a time, whose line it is, how large a loss or a norm is.
-Nothing here knows how a framework writes.
+Two lines have the same outline when they differ only in numbers and unimportant words: `step 12 loss 2.5` and
+`step 13 loss 2.4`. A shape says what the numbers of an outline mean: number 0 is the step, number 1 is part of the
+loss.
+
+A shape is learned from one line. One number after the other is changed, and reader and recipes evaluate the changed
+line. What changes in the result, and by how much, is the meaning of that number. So this module knows no framework's
+format.
 """
 
 from __future__ import annotations
@@ -13,232 +16,233 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-#: Numbers of a line that may mean something.
+#: Numbers of a line that may have a meaning, at most.
 WIDTH: Final = 14
-#: Answers for a line that is no shape: not looked up yet, no progress, progress that has to be evaluated by itself.
+#: Answers for a line without a shape: not looked up yet; no progress; progress to be evaluated line by line.
 UNKNOWN: Final = -1
 NOTHING: Final = -2
-ALONE: Final = -3
-#: Factor between what the size of one value adds to a lane, and that of the next.
-APART: Final = 4096
-#: Steps are below this; numbers of more digits do not fit into 64 bits, and what such a number means is not read.
+EVALUATE: Final = -3
+#: The magnitudes of several values are added up, each multiplied by another power of this factor.
+VALUE_FACTOR: Final = 4096
+#: Steps are below `MAX_STEP`. Numbers with more than `MAX_DIGITS` digits do not fit into 64 bits and are not read.
 MAX_STEP: Final = 1 << 40
 MAX_DIGITS: Final = 19
 
 DIGITS: Final = b"0123456789"
-#: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
+#: Lines that differ only in numbers and hexadecimal identifiers are equal without these bytes.
 VARYING: Final = DIGITS + b"abcdef"
 NUMBER: Final = re.compile(rb"\d+")
-#: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
+#: Terminal codes, plain or escaped in JSON, and other escapes: part of the line, not of its text.
 _CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
 
 
-class Said(NamedTuple):
-    """The event that reader and recipes make of one line.
+class Reading(NamedTuple):
+    """What reader and recipes make of one line.
 
     Args:
-        something: they know it.
-        progress: it says nothing but progress.
+        stamped: the recipes stamp something on it.
+        only_progress: they stamp nothing but progress.
         step: its step.
-        who: names who wrote it.
-        kind: the rest that tells one kind of progress line from another.
-        time: in seconds, in any calendar; None where it has none.
-        values: of which it matters how large they are.
-        stream: names whose progress it is, which may be that of several writers.
-        named: what else it says, without messages, sizes and the like.
+        writer: identifies the process that wrote it.
+        kind: tells kinds of progress lines apart: the phase and which attributes there are.
+        time: in seconds, in any calendar; None without a time.
+        values: loss and gradient norm. Only their magnitude matters.
+        owner: identifies the rank whose progress it is. Several writers may report the progress of one rank.
+        details: attributes besides progress, without messages, sizes and the like.
     """
 
-    something: bool
-    progress: bool
+    stamped: bool
+    only_progress: bool
     step: int | None
-    who: object
+    writer: object
     kind: object
     time: float | None
     values: tuple[float | None, ...]
-    stream: tuple[object, ...] = ()
-    named: object = None
+    owner: tuple[object, ...] = ()
+    details: object = None
 
 
-Ask: TypeAlias = Callable[[bytes], Said]
+Evaluate: TypeAlias = Callable[[bytes], Reading]
 
 
 class Shape(NamedTuple):
-    """The meaning of the numbers of a line, each by its place among them, which may be counted from the end.
+    """The meaning of the numbers of a line. A number is given by its index, which may count from the end.
 
     Args:
-        steps: what a number adds to the step, for each of one.
+        steps: numbers that are part of the step, and how much one unit adds to it.
         times: the same for the time, in seconds.
-        who: numbers that say whose line it is.
-        stream: those of them that say whose progress it is.
-        lengths: numbers whose length says how large a value is, each with a factor that tells values apart.
-        exponents: the same for exponents, the factor with their sign.
+        writer: numbers that identify the writer.
+        owner: numbers that identify the owner.
+        lengths: numbers whose count of digits is the magnitude of a value, with the factor of that value.
+        exponents: numbers that are the exponent of a value, with its factor and sign.
         stepless: the line has no step.
-        kind: see `Said`.
-        since: the time of a line whose numbers are all 0; None for lines without one.
-        named: what there is of the names of its stream: no rank is not rank 0.
+        kind: see `Reading`.
+        base_time: the time of a line whose numbers are all 0; None for lines without a time.
+        owner_known: which parts of the owner the line has; a missing rank is not rank 0.
     """
 
     steps: tuple[tuple[int, int], ...] = ()
     times: tuple[tuple[int, float], ...] = ()
-    who: tuple[int, ...] = ()
-    stream: tuple[int, ...] = ()
+    writer: tuple[int, ...] = ()
+    owner: tuple[int, ...] = ()
     lengths: tuple[tuple[int, int], ...] = ()
     exponents: tuple[tuple[int, int], ...] = ()
     stepless: bool = False
     kind: object = None
-    since: float | None = None
-    named: tuple[bool, ...] = ()
+    base_time: float | None = None
+    owner_known: tuple[bool, ...] = ()
 
     @property
     def timeless(self) -> bool:
         """Whether the line has no time."""
-        return self.since is None
+        return self.base_time is None
 
-    def fits(self, said: Said, raw: bytes, spans: Sequence[tuple[int, int]]) -> bool:
-        """Whether a line with as many numbers says what this shape says."""
-        step = None if self.stepless else sum(_at(raw, spans[place]) * weight for place, weight in self.steps)
-        if (said.kind, said.step, said.time is None) != (self.kind, step, self.since is None):
+    def fits(self, reading: Reading, raw: bytes, spans: Sequence[tuple[int, int]]) -> bool:
+        """Whether this shape gives the same kind, step and time for a line as its evaluation did."""
+        step = None if self.stepless else sum(_number(raw, spans[place]) * weight for place, weight in self.steps)
+        if (reading.kind, reading.step, reading.time is None) != (self.kind, step, self.base_time is None):
             return False
-        if said.time is None or self.since is None:
+        if reading.time is None or self.base_time is None:
             return True
-        return abs(self.since + sum(_at(raw, spans[place]) * weight for place, weight in self.times) - said.time) < 2
+        passed = sum(_number(raw, spans[place]) * weight for place, weight in self.times)
+        return abs(self.base_time + passed - reading.time) < 2
 
-    def holds(self, said: Said, raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> bool:
-        """Whether a line of another outline has this shape: it says what the shape says, with other numbers too."""
+    def covers(self, reading: Reading, raw: bytes, spans: Sequence[tuple[int, int]], evaluate: Evaluate) -> bool:
+        """Whether this shape fits a line of another outline, and the line's other numbers mean nothing."""
         count = len(spans)
-        if not all(-count <= place < count for place in self.used) or not self.fits(said, raw, spans):
+        if not all(-count <= place < count for place in self.used) or not self.fits(reading, raw, spans):
             return False
         used = {place % count for place in self.used}
         others = [span for place, span in enumerate(spans) if place not in used]
-        return not others or _alike(said, ask(_changed(raw, others)))
+        return not others or _alike(reading, evaluate(_changed(raw, others)))
 
     @property
     def used(self) -> list[int]:
-        """Numbers that mean something."""
+        """Indexes of the numbers that have a meaning."""
         pairs = (*self.steps, *self.times, *self.lengths, *self.exponents)
-        return sorted({*self.who, *self.stream, *(place for place, _ in pairs)})
+        return sorted({*self.writer, *self.owner, *(place for place, _ in pairs)})
 
 
-def numbers(line: bytes) -> list[tuple[int, int]]:
-    """Where the numbers of a line are."""
+def number_spans(line: bytes) -> list[tuple[int, int]]:
+    """Return where the numbers of a line are."""
     return [match.span() for match in NUMBER.finditer(line)]
 
 
-def shown_numbers(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
-    """Return where the numbers of a line are that its text has; None if that is not certain.
+def raw_spans(raw: bytes, text: bytes, shown: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
+    """Translate spans of numbers in the text of a line to spans in the raw line; None if that is not certain.
 
     Args:
-        raw: the line as it is.
+        raw: the line as it is in the file.
         text: the same without escapes and terminal codes.
-        shown: where those of the text are that are not hidden.
+        shown: the numbers of the text that are not part of an identifier.
     """
     if raw == text:
         return shown
-    spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
-    if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
+    in_raw = number_spans(_CODE.sub(lambda code: b"\xff" * len(code.group()), raw))
+    in_text = number_spans(text)
+    if [raw[begin:end] for begin, end in in_raw] != [text[begin:end] for begin, end in in_text]:
         return None
-    known = set(shown)
-    return [span for span, place in zip(spans, said, strict=True) if place in known]
+    wanted = set(shown)
+    return [span for span, place in zip(in_raw, in_text, strict=True) if place in wanted]
 
 
-def _hidden(match: re.Match[bytes]) -> bytes:
-    return b"\xff" * (match.end() - match.start())
-
-
-def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
-    """The shape of a line; `NOTHING` or `ALONE` where it is none, `UNKNOWN` where other lines may have one.
+def learn(raw: bytes, spans: Sequence[tuple[int, int]], evaluate: Evaluate) -> Shape | int:
+    """Return the shape of a line, or `NOTHING` or `EVALUATE`; `UNKNOWN` if another line of its outline may have one.
 
     Args:
         raw: the line.
         spans: where its numbers are.
-        ask: what recipes and reader make of a line.
+        evaluate: what reader and recipes make of a line.
     """
-    base = ask(raw)
-    if not base.something or not base.progress:
-        return ALONE if base.something else NOTHING
+    base = evaluate(raw)
+    if not base.stamped or not base.only_progress:
+        return EVALUATE if base.stamped else NOTHING
     steps: list[tuple[int, int]] = []
     times: list[tuple[int, float]] = []
-    who: list[int] = []
-    stream: list[int] = []
+    writer: list[int] = []
+    owner: list[int] = []
     lengths: list[tuple[int, int]] = []
     exponents: list[tuple[int, int]] = []
-    for place in telling(raw, spans, ask, base):
+    for place in meaningful(raw, spans, evaluate, base):
         begin, end = spans[place]
-        said, change = _moved(raw, begin, end, ask, base)
-        if said is None:
-            return ALONE
-        if said.who != base.who or said.kind != base.kind:
-            who.append(place)
-        if said.stream != base.stream:
-            stream.append(place)
-        if said.step != base.step:
-            if said.step is None or base.step is None or (said.step - base.step) % change:
-                return ALONE
-            steps.append((place, (said.step - base.step) // change))
-        if said.time != base.time:
-            if said.time is None or base.time is None:
-                return ALONE
-            weight = (said.time - base.time) / change
-            if abs(weight) >= 0.9 or end - begin >= 10:  # else a part of a second
+        reading, change = _read_changed(raw, begin, end, evaluate, base)
+        if reading is None:
+            return EVALUATE
+        if reading.writer != base.writer or reading.kind != base.kind:
+            writer.append(place)
+        if reading.owner != base.owner:
+            owner.append(place)
+        if reading.step != base.step:
+            if reading.step is None or base.step is None or (reading.step - base.step) % change:
+                return EVALUATE
+            steps.append((place, (reading.step - base.step) // change))
+        if reading.time != base.time:
+            if reading.time is None or base.time is None:
+                return EVALUATE
+            weight = (reading.time - base.time) / change
+            if abs(weight) >= 0.9 or end - begin >= 10:  # else a fraction of a second
                 times.append((place, weight))
-        for number, (before, after) in enumerate(zip(base.values, said.values, strict=True)):
-            factor = APART**number
+        for number, (before, after) in enumerate(zip(base.values, reading.values, strict=True)):
+            factor = VALUE_FACTOR**number
             if before is None or after is None or before == after:
                 continue
-            if _is_whole(before, after, change) and factor not in dict(lengths).values():
+            if _is_integer_part(before, after, change) and factor not in dict(lengths).values():
                 lengths.append((place, factor))
-            elif sign := _exponent(before, after, change):
+            elif sign := _exponent_sign(before, after, change):
                 exponents.append((place, sign * factor))
-    since = None
+    base_time = None
     if times and base.time is not None:
-        since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
-    others = (*who, *stream, *(place for place, _ in (*steps, *lengths, *exponents)))
+        base_time = base.time - sum(_number(raw, spans[place]) * weight for place, weight in times)
+    others = (*writer, *owner, *(place for place, _ in (*steps, *lengths, *exponents)))
     if times and times[0][0] > max(others, default=-1):
-        # Behind everything else stands the time of a container runtime, whatever the line says before it.
+        # The time of a container runtime is at the end of the line, behind a text with any count of numbers.
         times = [(place - len(spans), weight) for place, weight in times]
-    columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
-    shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
+    columns = tuple(steps), tuple(times), tuple(writer), tuple(owner), tuple(lengths), tuple(exponents)
+    known = tuple(bool(name) or name == 0 for name in base.owner)
+    shape = Shape(*columns, base.step is None, base.kind, base_time, known)
     if any(spans[place][1] - spans[place][0] > MAX_DIGITS for place in shape.used):
         return UNKNOWN
-    return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else ALONE
+    return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else EVALUATE
 
 
-def _at(raw: bytes, span: tuple[int, int]) -> int:
-    return int(raw[span[0] : span[1]])
+def meaningful(raw: bytes, spans: Sequence[tuple[int, int]], evaluate: Evaluate, base: Reading) -> Iterable[int]:
+    """Yield the indexes of the numbers that have a meaning: changing one changes what the recipes say.
 
-
-def telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said) -> Iterable[int]:
-    """Places of the numbers that mean something.
-
-    Those of a date stand together and all mean something; most others mean nothing, and are asked for together.
+    Numbers without a meaning are tested in growing groups. The numbers of a date are neighbours and all have a meaning,
+    so after each find the group is one number again.
     """
 
-    def tells(low: int, high: int) -> bool:
-        return ask(_changed(raw, spans[low:high])) != base
+    def matter(low: int, high: int) -> bool:
+        return evaluate(_changed(raw, spans[low:high])) != base
 
-    low, asked = 0, 1
+    low, size = 0, 1
     while low < len(spans):
-        high = min(low + asked, len(spans))
-        if not tells(low, high):
-            low, asked = high, 2 * asked
+        high = min(low + size, len(spans))
+        if not matter(low, high):
+            low, size = high, 2 * size
             continue
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if tells(low, middle) else (middle, high)
+            low, high = (low, middle) if matter(low, middle) else (middle, high)
         yield low
-        low, asked = low + 1, 1
+        low, size = low + 1, 1
+
+
+def _number(raw: bytes, span: tuple[int, int]) -> int:
+    return int(raw[span[0] : span[1]])
 
 
 def _changed(raw: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
     """Return a line with other numbers in some places."""
     changed = bytearray(raw)
     for span in spans:
-        changed[_told(*span)] = _other(raw[_told(*span)])
+        place = _digit_to_change(*span)
+        changed[place] = _other_digit(raw[place])
     return bytes(changed)
 
 
-def _alike(one: Said, other: Said) -> bool:
-    """Whether two events differ in parts of seconds and of values only."""
+def _alike(one: Reading, other: Reading) -> bool:
+    """Whether two readings differ only in fractions of seconds and of values."""
     if one._replace(time=None, values=()) != other._replace(time=None, values=()):
         return False
     pairs = zip((one.time, *one.values), (other.time, *other.values), strict=True)
@@ -251,33 +255,33 @@ def _near(one: float | None, other: float | None) -> bool:
     return one == other or (abs(one - other) < 1 and math.isclose(one, other, rel_tol=0.1))
 
 
-def _told(begin: int, end: int) -> int:
-    """Return the digit of a number by which it is changed: the last one, unless seconds hardly tell it apart."""
+def _digit_to_change(begin: int, end: int) -> int:
+    """Return the last digit of a number, but at most the eleventh: in nanoseconds the last one hardly counts."""
     return min(end, begin + 11) - 1
 
 
-def _other(digit: int) -> int:
-    """One less, so that dates stay dates; of nothing one more."""
+def _other_digit(digit: int) -> int:
+    """Return one less, so that dates stay valid; 1 for 0."""
     return digit - 1 if digit > 48 else 49
 
 
-def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
-    """Return what a line says with a larger number in one place, and the difference; None if it makes no sense."""
-    for place in (_told(begin, end), begin):
-        changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
-        said = ask(changed)
-        if said.something and (said.time is None) == (base.time is None):
-            return said, int(changed[begin:end]) - int(raw[begin:end])
+def _read_changed(raw: bytes, begin: int, end: int, evaluate: Evaluate, base: Reading) -> tuple[Reading | None, int]:
+    """Evaluate a line with another number in one place; return the reading, or None, and the number's change."""
+    for place in (_digit_to_change(begin, end), begin):
+        changed = raw[:place] + bytes((_other_digit(raw[place]),)) + raw[place + 1 :]
+        reading = evaluate(changed)
+        if reading.stamped and (reading.time is None) == (base.time is None):
+            return reading, int(changed[begin:end]) - int(raw[begin:end])
     return None, 0
 
 
-def _is_whole(before: float, after: float, change: int) -> bool:
-    """Whether the whole part of a value was changed."""
+def _is_integer_part(before: float, after: float, change: int) -> bool:
+    """Whether the number that changed is the integer part of a value."""
     return math.isclose(after - before, math.copysign(change, after - before), rel_tol=1e-6)
 
 
-def _exponent(before: float, after: float, change: int) -> int:
-    """The sign of the exponent of a value that was changed; 0 where something else was."""
+def _exponent_sign(before: float, after: float, change: int) -> int:
+    """Return the sign of the exponent if the number that changed is the exponent of a value, else 0."""
     if not before or not after or abs(change) > 99:
         return 0
     grown = math.log10(abs(after / before)) if math.isfinite(before) and math.isfinite(after) else 0.0
