@@ -1,8 +1,8 @@
-"""Knowledge about text: OTTL statements in the shape of the Collector's transform processor.
+"""Recipes: OTTL statements that stamp attributes onto log records, as configurations of the transform processor.
 
-A recipe file is a fragment of an OpenTelemetry Collector configuration and runs there as it is
-(`otelcol --config base.yaml --config container.yaml`). `load` gives the processors of one layer of evidence, in
-the order in which they run. README.md beside this file describes the format and its cases.
+A recipe file is part of an OpenTelemetry Collector configuration and runs there unchanged
+(`otelcol --config base.yaml --config container.yaml`). `load` returns the processors of one layer of evidence.
+README.md in this folder describes the format and its cases.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import msgspec
 from tracecore import positioned_yaml
 from tracecore.positioned_yaml import At
 
-#: The recipe files of each layer of evidence, in the order in which their processors run. A scheduler's lines
-#: are written into worker output as often as into files of their own, so both layers look for them; a kubelet's stand
-#: in the journal of its node or in a file of their own.
+#: The recipe files of each layer of evidence, in the order in which their processors run. Two layers have the recipes of
+#: schedulers, whose lines are also in worker output, and of kubelets, whose lines are also in the journal.
 FILES: dict[str, tuple[str, ...]] = {
     "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml", "quoted.yaml"),
     "kernel": ("kernel.yaml", "kubelet.yaml"),
@@ -34,18 +33,18 @@ _ERROR_MODES = ("ignore", "silent", "propagate")
 
 
 class RecipeError(Exception):
-    """A recipe or case file that cannot be used; the message begins with `file:line:column`, or `file:line`."""
+    """A recipe or case file is invalid. The message begins with `file:line:column` or `file:line`."""
 
 
 class RecipeLine(msgspec.Struct, frozen=True):
-    """One OTTL statement or condition, and the line of its file on which it begins."""
+    """One OTTL statement or condition, and the line of the file where it begins."""
 
     text: str
     line: int
 
 
 class StatementGroup(msgspec.Struct, frozen=True):
-    """Statements that share a context, a cache and conditions (any of which lets the statements run)."""
+    """Statements with the same context, cache and conditions. They run if one of the conditions holds."""
 
     context: str
     conditions: tuple[RecipeLine, ...]
@@ -58,10 +57,10 @@ class Processor(msgspec.Struct, frozen=True):
     Args:
         name: `transform/<topic>`.
         signal: what it transforms: `log`, `metric` or `trace`.
-        error_mode: `ignore`, `silent` or `propagate`, as the Collector has them.
+        error_mode: `ignore`, `silent` or `propagate`, as in the Collector.
         groups: in the order in which they run.
-        path: the file it was read from.
-        line: where it begins there.
+        path: of the file.
+        line: where it begins in the file.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Processor(msgspec.Struct, frozen=True):
     line: int
 
     def config(self) -> dict[str, Any]:
-        """The processor's configuration as plain data, as it stands in the file."""
+        """Return the configuration as plain data, as in the file."""
         groups: list[dict[str, Any]] = []
         for group in self.groups:
             entry: dict[str, Any] = {"context": group.context}
@@ -84,12 +83,12 @@ class Processor(msgspec.Struct, frozen=True):
 
 
 def directory() -> Path:
-    """Where the recipe files that ship with tracecore are."""
+    """Return the folder of the recipe files that ship with tracecore."""
     return Path(__file__).parent
 
 
 def load(layer: str) -> tuple[Processor, ...]:
-    """The processors of one layer of evidence, in the order in which they run.
+    """Return the processors of one layer of evidence, in the order in which they run.
 
     Args:
         layer: one of `tracecore.signals.record.LAYERS`.
@@ -101,7 +100,7 @@ def load(layer: str) -> tuple[Processor, ...]:
 
 @cache
 def load_file(path: Path) -> tuple[Processor, ...]:
-    """The processors of one recipe file, in the file's order. Raises `RecipeError` with file and line."""
+    """Return the processors of one recipe file, in the file's order. Raises `RecipeError` with file and line."""
     try:
         top = positioned_yaml.load(path).mapping(("processors",))
         processors = top["processors"].mapping() if "processors" in top else {}

@@ -1,4 +1,4 @@
-"""Cases beside the recipes: a record, what must be stamped on it, and what must not."""
+"""Cases of the recipes: a record, which attributes a recipe must stamp on it, and which not."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class RecipeCase(msgspec.Struct, frozen=True):
     """One record of a `.cases.yaml` file.
 
     Args:
-        name: what it shows; unique in its file.
-        path: the file.
-        line: where it begins there.
+        name: what the case shows; unique in its file.
+        path: of the file.
+        line: where the case begins in the file.
         body: the log record's body.
-        attributes: what the record has before the recipe runs.
+        attributes: of the record before the recipe runs.
         resource: attributes of its resource.
         metric: the metric, for recipes that transform metrics.
         datapoint: the metric's data point.
         expect: attributes and their exact values after the recipe.
-        absent: attributes that must not be there; `a.*` means all that begin so, `*` any that was not there before.
+        absent: attributes that must not be there. `a.*` means all that begin with `a.`, `*` means all new ones.
     """
 
     name: str
@@ -53,12 +53,12 @@ class RecipeCase(msgspec.Struct, frozen=True):
 
 
 class RecipeResult(msgspec.Struct, frozen=True):
-    """The result of a recipe's case.
+    """What a recipe did to a case.
 
     Args:
         attributes: the record's attributes afterwards.
         fired: lines of the statements that ran, and of the conditions that held.
-        errors: what statements raised; the Collector would log it and go on.
+        errors: of statements; the Collector would log them and continue.
     """
 
     attributes: dict[str, Any]
@@ -74,12 +74,12 @@ class _Compiled(msgspec.Struct, frozen=True):
 
 
 def cases_of(recipe: Path) -> Path:
-    """The case file that stands beside a recipe file."""
+    """Return the case file of a recipe file."""
     return recipe.with_name(f"{recipe.stem}.cases.yaml")
 
 
 def load_cases(path: Path) -> tuple[RecipeCase, ...]:
-    """The cases of a file, in its order. Raises `RecipeError` with file and line."""
+    """Return the cases of a file, in order. Raises `RecipeError` with file and line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 
@@ -114,7 +114,7 @@ def _case(item: Any, path: str) -> RecipeCase:
 
 
 def _plain(value: Any) -> Any:
-    """Python's own types instead of the YAML reader's, which remember how they were written."""
+    """Convert the YAML reader's types, which remember their notation, to plain Python types."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 class Recipe:
-    """A recipe file, compiled, that runs on one case at a time and says which statements ran."""
+    """A compiled recipe file that runs on cases and records which statements ran."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,7 +1,6 @@
-"""Checks that every recipe must pass.
+"""Checks that every recipe must pass; run them with `python -m tracecore.recipes.lint`.
 
-A check takes a recipe file with its cases and what is documented, and gives problems that begin with `file:line`. They
-are the functions in `CHECKS`; run all with `python -m tracecore.recipes.lint`.
+Each function in `CHECKS` takes a recipe file with its cases and yields problems that begin with `file:line`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tracecore.ottl.parser import parse, parse_condition
 from tracecore.recipes import FILES, RecipeError, RecipeLine, StatementGroup, directory, load_file
 from tracecore.recipes.cases import Recipe, RecipeCase, RecipeResult, cases_of, complaints, load_cases, names
 
-#: Layers whose records are lines of text: there every statement needs a guard that can be searched for in raw bytes.
+#: Layers whose records are lines of text. Their statements need guards that can be searched for in raw bytes.
 TEXT_LAYERS = ("stdout", "kernel", "scheduler")
 _REGEX_ARGUMENT = {
     "IsMatch": 1,
@@ -32,13 +31,13 @@ _REGEX_ARGUMENT = {
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """One recipe file and everything that is known about it.
+    """One recipe file and what the checks need to know about it.
 
     Args:
         path: the recipe file.
         text: its records are lines of text.
         groups: its groups of statements, in order.
-        outcomes: what it did to each of its cases.
+        outcomes: its cases and what it did to each.
         documented: attributes that the documentation names.
     """
 
@@ -53,7 +52,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def cases_pass(subject: Subject) -> Iterator[str]:
-    """Every case is as it says."""
+    """Every case passes."""
     for case, outcome in subject.outcomes:
         yield from complaints(case, outcome)
 
@@ -74,10 +73,9 @@ def statements_run(subject: Subject) -> Iterator[str]:
 
 
 def statements_have_near_misses(subject: Subject) -> Iterator[str]:
-    """Every statement has a case that must not get its attribute, and in which it does not run.
+    """Every statement has a case in which it does not run, and which lists its attribute in `absent`.
 
-    A field that every record has (a metric's name, a point's value) cannot be absent: there it is enough that the
-    statement does not run.
+    A statement that sets a field of every record (a metric's name, a point's value) only needs a case without it.
     """
     for group in subject.groups:
         of_group = frozenset().union(*(targets(line) for line in group.statements))
@@ -103,7 +101,7 @@ def attributes_are_documented(subject: Subject) -> Iterator[str]:
 
 
 def expressions_compile(subject: Subject) -> Iterator[str]:
-    """Every regular expression is constant and RE2's."""
+    """Every regular expression is a constant that RE2 accepts."""
     import re2
 
     options = re2.Options()
@@ -125,7 +123,7 @@ def expressions_compile(subject: Subject) -> Iterator[str]:
 
 
 def statements_are_guarded(subject: Subject) -> Iterator[str]:
-    """Every statement on lines of text can run only where a constant `IsMatch(body, "…")` holds."""
+    """Every statement on lines of text runs only where a constant `IsMatch(body, "…")` holds."""
     if not subject.text:
         return
     for group in subject.groups:
@@ -138,10 +136,10 @@ def statements_are_guarded(subject: Subject) -> Iterator[str]:
 
 
 def negative_guards_test_one_line(subject: Subject) -> Iterator[str]:
-    """A body may be a whole traceback: a word in one of its frames must not cancel what another line says.
+    """A negative guard on the body matches only bodies of one line.
 
-    A negative guard on the body is allowed where it can match only a body of one line. Otherwise copy the body into the
-    cache, remove the lines that do not count, and test what is left.
+    A body may be a whole traceback, and a word in one of its frames must not cancel what another line says. Instead,
+    copy the body into the cache, remove the lines that do not count, and test the rest.
     """
     if not subject.text:
         return
@@ -159,7 +157,7 @@ def negative_guards_test_one_line(subject: Subject) -> Iterator[str]:
                         )
 
 
-#: The parts of a regular expression: flags, classes, escapes, single characters.
+#: The parts of a regular expression: groups, classes, escapes, single characters.
 _PARTS = re.compile(r"\(\?[a-zP][^:)]*[:)]|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.")
 _CROSSES = re.compile(r"\\[nsWDv]")
 
@@ -175,7 +173,7 @@ def one_line(pattern: str) -> bool:
             crosses = not part.startswith("(?P") and bool(set(part) & {"s", "m"})
         else:
             crosses = bool(_CROSSES.search(part))
-        # A bracket that closes the outer group leaves an alternative that is not anchored.
+        # If the outer group is closed early, the next alternative is not anchored.
         depth += part.startswith("(") and not (part.startswith("(?") and part.endswith(")"))
         depth -= part == ")"
         if crosses or depth < 0:
@@ -183,7 +181,7 @@ def one_line(pattern: str) -> bool:
     return found is not None and depth == 0
 
 
-#: Every check, in the order in which a reader wants their answers.
+#: All checks, in the order of the report.
 CHECKS: tuple[Callable[[Subject], Iterator[str]], ...] = (
     expressions_compile,
     statements_are_guarded,
@@ -196,7 +194,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[str]], ...] = (
 
 
 def lint(paths: Iterable[Path], documented: frozenset[str]) -> list[str]:
-    """All problems of recipe files, in the order of files and checks."""
+    """Return all problems of recipe files, by file and check."""
     problems: list[str] = []
     for path in paths:
         try:
@@ -217,7 +215,7 @@ def lint(paths: Iterable[Path], documented: frozenset[str]) -> list[str]:
 
 
 def targets(line: RecipeLine) -> frozenset[str]:
-    """The attributes that a statement stamps."""
+    """Return the attributes that a statement stamps."""
     editor = parse(line.text).editor
     if editor.name != "set" or not editor.arguments:
         return frozenset()
@@ -230,7 +228,7 @@ def targets(line: RecipeLine) -> frozenset[str]:
 
 
 def documented_attributes(text: str) -> frozenset[str]:
-    """The names in the tables of docs/attributes.md; `.seq` after `nccl.watchdog.op` is `nccl.watchdog.seq`."""
+    """Return the names in the tables of docs/attributes.md. `.seq` after `nccl.watchdog.op` means `nccl.watchdog.seq`."""
     found: set[str] = set()
     for row in text.splitlines():
         if not row.startswith("|"):
@@ -253,7 +251,7 @@ def _nodes(group: StatementGroup) -> Iterator[tuple[RecipeLine, tree.Node]]:
 
 
 def _guarded(condition: tree.Condition) -> bool:
-    """Whether a condition can hold only where a constant expression matches the body."""
+    """Whether a condition holds only where a constant expression matches the body."""
     match condition:
         case tree.And(operands):
             return any(_guarded(operand) for operand in operands)
@@ -271,7 +269,7 @@ def _guarded(condition: tree.Condition) -> bool:
 
 
 def main() -> int:
-    """Lint the recipes that ship with tracecore, in a checkout; the exit status."""
+    """Check the recipes that ship with tracecore, in a checkout; return the exit status."""
     root = Path(__file__).resolve().parents[3]
     documented = documented_attributes((root / "docs" / "attributes.md").read_text(encoding="utf-8"))
     shipped = sorted({name for files in FILES.values() for name in files})
