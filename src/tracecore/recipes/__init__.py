@@ -16,8 +16,8 @@ import msgspec
 from tracecore import positioned_yaml
 from tracecore.positioned_yaml import At
 
-#: The recipe files of each layer of evidence, in the order in which their processors run. Two layers have the recipes of
-#: schedulers, whose lines are also in worker output, and of kubelets, whose lines are also in the journal.
+#: The recipe files of each layer of evidence, in the order in which their processors run. A scheduler also writes into
+#: worker output, and a kubelet into the journal, so two layers have their recipes.
 FILES: dict[str, tuple[str, ...]] = {
     "stdout": ("container.yaml", "progress.yaml", "scheduler.yaml", "quoted.yaml"),
     "kernel": ("kernel.yaml", "kubelet.yaml"),

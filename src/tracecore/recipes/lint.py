@@ -228,7 +228,7 @@ def targets(line: RecipeLine) -> frozenset[str]:
 
 
 def documented_attributes(text: str) -> frozenset[str]:
-    """Return the names in the tables of docs/attributes.md. `.seq` after `nccl.watchdog.op` means `nccl.watchdog.seq`."""
+    """Return the names in the tables of docs/attributes.md. `.seq` after `nccl.watchdog.op` is `nccl.watchdog.seq`."""
     found: set[str] = set()
     for row in text.splitlines():
         if not row.startswith("|"):
