@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecore.cli.main import root
-from tracecore.diagnose.collection import Item, Wish, collect, items
+from tracecore.diagnose.collection import Item, Request, collect, items
 from tracecore.diagnose.offline import diagnose
 from tracecore.signals.redaction import MASK, Redactor
 
@@ -193,7 +193,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
 
 
 def test_dumps_are_looked_for_where_the_job_was_told_to_put_them() -> None:
-    found = items(Wish(), {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/job7/nccl_trace_rank_"})
+    found = items(Request(), {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/scratch/job7/nccl_trace_rank_"})
     dumps = next(item for item in found if item.name == "flight_recorder")
     assert "/scratch/job7/nccl_trace_rank_*" in dumps.files
 

@@ -12,7 +12,7 @@ from tracecore.facts.wording import counted
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
-    from tracecore.diagnose.collection import Got, Item
+    from tracecore.diagnose.collection import Collected, Item
 
 
 @click.command(
@@ -53,7 +53,7 @@ def command(
     dry_run: bool,
 ) -> int:
     """Collect, and say of each thing what became of it."""
-    from tracecore.diagnose.collection import Wish, collect, items, summary
+    from tracecore.diagnose.collection import Request, collect, items, summary
 
     if pod and job:
         raise click.UsageError("--pod and --job exclude each other: a job's pods are found by its name")
@@ -63,7 +63,7 @@ def command(
     for value in (namespace, name, slurm_job or ""):
         if value.startswith("-"):
             raise click.UsageError(f"{value!r} is no name")
-    wish = Wish(
+    request = Request(
         paths=paths,
         dumps=dumps,
         namespace=namespace,
@@ -72,7 +72,7 @@ def command(
         slurm_job=slurm_job or "",
         since=since,
     )
-    wanted = items(wish)
+    wanted = items(request)
     if dry_run:
         if output == "json":
             print_json([{"name": item.name, "what": item.what, "how": _how(item)} for item in wanted])
@@ -81,7 +81,7 @@ def command(
             click.echo(f"{item.name:<28} {_how(item)}")
         return 0
     try:
-        results = collect(wanted, archive, redact=redact, told=None if quiet else _tell)
+        results = collect(wanted, archive, redact=redact, on_result=None if quiet else _tell)
     except OSError as error:
         raise click.ClickException(f"cannot write {archive}: {error.strerror}") from None
     got = [result for result in results if not result.missing]
@@ -101,7 +101,7 @@ def _how(item: Item) -> str:
     return "files " + ", ".join(item.files)
 
 
-def _tell(got: Got) -> None:
+def _tell(got: Collected) -> None:
     if got.missing:
         click.echo(f"missing  {got.what}: {got.missing}", err=True)
     else:

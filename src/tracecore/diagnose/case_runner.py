@@ -1,4 +1,4 @@
-"""Runs the cases of patterns: a timeline through the engine, the verdicts at each instant, and the golden file."""
+"""Run the cases of patterns: feed a timeline to the engine, check the verdicts, compare with the golden file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CaseResult(msgspec.Struct):
-    """The result of a case, which passed if there are no failures."""
+    """The result of a case. It passed if there are no failures."""
 
     case: Case
     failures: list[str]
@@ -33,11 +33,11 @@ class CaseResult(msgspec.Struct):
 
 
 def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, golden_needed: bool = True) -> CaseResult:
-    """Run one case and compare with its golden.
+    """Run one case and compare the verdicts with its golden file.
 
     Args:
-        update: write the golden as it is now instead of comparing.
-        golden_needed: a verdict without a golden is a failure.
+        update: write the golden file instead of comparing.
+        golden_needed: a verdict without a golden file is a failure.
     """
     pattern = settings_for(kind, case)
     end = max([e.at for e in case.expectations] + [a.at for a in case.arrivals])
@@ -46,7 +46,7 @@ def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, gold
     offline = standing(Engine([pattern]).replay([arrival.fact for arrival in case.arrivals], until=end))
     golden = render(live)
     if render(offline, revisions=False) != render(live, revisions=False):
-        failures.append(f"all facts at once end differently: {_brief(offline)} instead of {_brief(live)}")
+        failures.append(f"feeding all facts at once ends differently: {_brief(offline)} instead of {_brief(live)}")
     schema = schema_of(kind)
     for emission in live:
         failures += [f"the schema rejects it: {problem}" for problem in problems(schema, emission.verdict.document())]
@@ -63,9 +63,10 @@ def render(emissions: Sequence[Emission], *, revisions: bool = True) -> str:
         document = emission.document()
         if not revisions:
             del document["verdict.revision"]
-        promoted = emission.verdict.attributes()
-        own = {k: v for k, v in promoted.items() if not k.startswith("pattern.")}
-        documents.append({**document, "promoted": own, "suspects": msgspec.to_builtins(emission.verdict.suspects())})
+        promoted = {k: v for k, v in emission.verdict.attributes().items() if not k.startswith("pattern.")}
+        documents.append(
+            {**document, "promoted": promoted, "suspects": msgspec.to_builtins(emission.verdict.suspects())}
+        )
     return msgspec.json.format(msgspec.json.encode(documents), indent=2).decode() + "\n"
 
 
@@ -75,21 +76,21 @@ def _order(emission: Emission) -> tuple[int, str, str]:
 
 
 def _live(pattern: Pattern[Any], case: Case, end: int, failures: list[str]) -> list[Emission]:
-    """Tell the engine of each fact when it arrives, and look where the case looks."""
+    """Feed each fact when it arrives, and check the expectations of the case; return the standing verdicts."""
     engine = Engine([pattern])
-    said: list[Emission] = []
+    emissions: list[Emission] = []
     arrivals = [list(group) for _, group in groupby(case.arrivals, key=lambda arrival: arrival.at)]
     expectations = list(case.expectations)
     for instant in sorted({a.at for a in case.arrivals} | {e.at for e in expectations} | {end}):
         if arrivals and arrivals[0][0].at == instant:
             engine.add(arrival.fact for arrival in arrivals.pop(0))
-        said += engine.close(instant) if instant == end else engine.advance(instant)
+        emissions += engine.close(instant) if instant == end else engine.advance(instant)
         while expectations and expectations[0].at == instant:
-            failures += _look(expectations.pop(0), standing(said))
-    return standing(said)
+            failures += _check(expectations.pop(0), standing(emissions))
+    return standing(emissions)
 
 
-def _look(expectation: Any, found: list[Emission]) -> list[str]:
+def _check(expectation: Any, found: list[Emission]) -> list[str]:
     label, wanted = expectation.label, expectation.verdicts
     if len(found) != len(wanted):
         return [f"at {label} expected {_count(len(wanted))}, got {_brief(found)}"]
@@ -102,10 +103,10 @@ def _look(expectation: Any, found: list[Emission]) -> list[str]:
     return failures
 
 
-def _compare_golden(case: Case, outcome: CaseResult, stands: bool, update: bool) -> None:
+def _compare_golden(case: Case, outcome: CaseResult, has_verdicts: bool, update: bool) -> None:
     path: Path = case.golden
     before = path.read_text(encoding="utf-8") if path.exists() else None
-    now = outcome.golden if stands else None
+    now = outcome.golden if has_verdicts else None
     if before == now:
         return
     if update and not outcome.failures:

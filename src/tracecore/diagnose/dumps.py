@@ -20,11 +20,11 @@ _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 
 
 class Dumps(msgspec.Struct):
-    """Content of the dumps of a bundle.
+    """The dumps of a bundle.
 
     Args:
-        end: the latest time in any of them; 0 where there are none.
-        skipped: (path, reason) of what gave no dump.
+        end: the latest time in them; 0 without dumps.
+        skipped: (path, reason) of files without a usable dump.
     """
 
     facts: list[Fact] = []
@@ -34,12 +34,12 @@ class Dumps(msgspec.Struct):
 
 
 def gather(bundle: Bundle, jobs: int = 1) -> Dumps:
-    """Read, join and type all dumps of a bundle, those inside archives included."""
+    """Read and join all dumps of a bundle, also those inside archives, and return their facts."""
     streams = bundle.of("flight_recorder")
     found = Dumps()
     if not streams:
         return found
-    # numpy and the readers are needed only where there are dumps.
+    # Import numpy and the readers only if there are dumps.
     from tracecore.facts.collective_dumps import facts_of
     from tracecore.signals.flight_recorder.join import join
     from tracecore.signals.flight_recorder.reading import entry_at, load, one_for_each_rank, sets_of
@@ -66,7 +66,7 @@ def _is_file(stream: Stream) -> bool:
 
 
 def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[RankDump]:
-    """Dumps inside archives, or compressed by themselves."""
+    """Read dumps inside archives and compressed dumps."""
     from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
     from tracecore.signals.flight_recorder.reading import SkippedDump, read_dump
 
@@ -76,7 +76,7 @@ def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[RankDump]
         try:
             with stream.open() as file:
                 data = file.read(limits.file_bytes + 1)
-            dumps.append(read_dump(data, _named(stream.path), limits))
+            dumps.append(read_dump(data, _without_suffix(stream.path), limits))
         except DumpError as error:
             skipped.append(SkippedDump(stream.path, error.reason, error.detail))
         except archive.ERRORS as error:
@@ -84,6 +84,6 @@ def _packed(streams: list[Stream], skipped: list[SkippedDump]) -> list[RankDump]
     return dumps
 
 
-def _named(path: str) -> str:
-    """Without the suffix of a compression: the rank is at the end of the name."""
+def _without_suffix(path: str) -> str:
+    """Remove the suffix of a compression, so that the name ends with the rank."""
     return next((path[: -len(suffix)] for suffix in _COMPRESSED if path.endswith(suffix)), path)

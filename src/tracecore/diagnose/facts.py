@@ -1,4 +1,4 @@
-"""From a bundle to facts: read, stamp, type, fold. The first half of an offline diagnosis."""
+"""Turn the logs of a bundle into facts: read, stamp, type, fold. The first half of an offline diagnosis."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
     Tick: TypeAlias = Callable[[int], None]
 
-#: Up to this many bytes every line of a bundle is looked at; in a larger one progress lines are sampled.
+#: Every line of a bundle of up to this many bytes is evaluated. In larger ones progress lines are sampled.
 SMALL: Final = 2 << 20
-#: A file of up to this many bytes is read sooner than a sampler for it is set up.
+#: Reading a file of up to this many bytes is faster than setting up a sampler for it.
 TINY: Final = 1 << 10
-#: What is assumed of a compressed stream, whose size only reading would tell.
+#: The assumed size of a compressed stream.
 _LARGE: Final = 1 << 19
-#: Streams handed to a worker process at once: so many bytes, or so many files.
+#: The streams of one task of a worker process: bytes and files.
 _CHUNK_BYTES: Final = 16 << 20
 _CHUNK_FILES: Final = 64
-#: Facts of one stream that are folded together while it is read, so that a storm never piles up.
-_PILE: Final = 16_384
+#: Facts of one stream are folded when there are this many, so that a storm needs little memory.
+_MAX_UNFOLDED: Final = 16_384
 
 
 class StreamFacts(msgspec.Struct):
     """Facts and counters of some streams.
 
     Args:
-        facts: folded stream by stream.
-        skipped: (path, reason) of what could not be read to its end.
+        facts: folded, stream by stream.
+        skipped: (path, reason) of streams that could not be read to the end.
     """
 
     facts: list[Fact] = []
@@ -60,7 +60,7 @@ class StreamFacts(msgspec.Struct):
 
 @cache
 def processors(layer: str) -> tuple[Processor, ...]:
-    """The compiled recipes of a layer, for signals that are no log records."""
+    """Return the compiled recipes of a layer, for signals that are not log lines."""
     from tracecore import recipes
     from tracecore.ottl.processor import Processor
 
@@ -68,10 +68,10 @@ def processors(layer: str) -> tuple[Processor, ...]:
 
 
 def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
-    """Return which lines of this stream can matter.
+    """Return the selector of a stream's lines.
 
     Args:
-        all_lines: look at every line. For a small bundle that is sooner done than planned.
+        all_lines: select every line. For a small bundle this is faster than planning a scan.
     """
     if all_lines:
         return SelectAll()
@@ -82,14 +82,14 @@ def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
 def facts_of(
     stream: Stream, clock: Clock, counters: Counters, *, all_lines: bool = False, redact: bool = True
 ) -> Iterator[Fact]:
-    """Every fact that one stream states; arguments as of `selector_of` and `project`.
+    """Yield the facts of one stream. See `selector_of` and `project` for the arguments.
 
     Raises:
-        archive.ERRORS: the stream is damaged; what was read until then was given.
+        archive.ERRORS: the stream is damaged. The facts before the damage were yielded.
     """
     selector = selector_of(stream, all_lines=all_lines)
     stamp = plan(stream.layer).run
-    refused = _refused(selector)
+    refused_before = _refused(selector)
     for record in read(stream, selector, clock, counters):
         stamp(record)
         attributes = record["log"]["attributes"]
@@ -99,23 +99,23 @@ def facts_of(
             if stream.nodes:
                 name_node(attributes, stream)
             yield from project(record, redact=redact)
-    # What is known of kinds of lines is shared by all streams.
-    counters.kinds_refused += _refused(selector) - refused
+    # The known shapes are shared by streams, and so is this count.
+    counters.kinds_refused += _refused(selector) - refused_before
 
 
 def _refused(selector: Selector) -> int:
-    """Kinds of progress lines that a selector misread once, and has read line by line since then."""
+    """Return how many shapes of progress lines the selector refused because it had misread them."""
     return selector.refused if reports(selector) else 0
 
 
 def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> StreamFacts:
-    """The facts of every log, kernel, Kubernetes and scheduler stream of a bundle.
+    """Return the facts of every log, kernel, Kubernetes and scheduler stream of a bundle.
 
-    The result is the same for any number of jobs. Streams that turn out damaged are listed in `skipped`.
+    The result is the same for any number of jobs. Damaged streams are listed in `skipped`.
 
     Args:
         jobs: processes to read with.
-        tick: told now and then how many bytes have been read so far.
+        tick: called from time to time with the number of bytes read so far.
     """
     small = is_small(bundle.streams)
     chunks = list(in_chunks(bundle.streams))
@@ -124,8 +124,8 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Stream
     else:
         parts, base = [], 0
         for chunk in chunks:
-            told = None if tick is None else _after(tick, base)
-            parts.append(read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
+            chunk_tick = None if tick is None else _after(tick, base)
+            parts.append(read_chunk(chunk, bundle.clock, chunk_tick, all_lines=small, redact=bundle.redact))
             base += parts[-1].counters.bytes_read
     whole = StreamFacts()
     for part in parts:
@@ -136,12 +136,12 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Stream
 
 
 def is_small(streams: Sequence[Stream]) -> bool:
-    """Tell whether these streams of a bundle are so short that every line is looked at."""
+    """Whether a bundle with these streams is so small that every line is evaluated."""
     return sum(_LARGE if stream.size is None else stream.size for stream in streams) <= SMALL
 
 
 def in_chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
-    """Streams in their order, in portions that one process reads at once."""
+    """Divide streams into tasks for processes, in order."""
     chunk: list[Stream] = []
     size = 0
     for stream in streams:
@@ -157,28 +157,28 @@ def in_chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
 def read_chunk(
     chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False, redact: bool = True
 ) -> StreamFacts:
-    """Return the facts of some streams; arguments as of `facts_of` and `gather`."""
-    part = StreamFacts(counters=_Telling(tick=tick))
+    """Return the facts of some streams. See `facts_of` and `gather` for the arguments."""
+    part = StreamFacts(counters=_TickingCounters(tick=tick))
     for stream in chunk:
-        pile: list[Fact] = []
+        unfolded: list[Fact] = []
         progress = Thinning()
-        limit = _PILE
+        limit = _MAX_UNFOLDED
         try:
             for fact in facts_of(stream, clock, part.counters, all_lines=all_lines, redact=redact):
                 if progress.take(fact):
                     continue
-                pile.append(fact)
-                if len(pile) >= limit:
-                    pile = fold(pile)
-                    limit = max(_PILE, 2 * len(pile))
+                unfolded.append(fact)
+                if len(unfolded) >= limit:
+                    unfolded = fold(unfolded)
+                    limit = max(_MAX_UNFOLDED, 2 * len(unfolded))
         except archive.ERRORS as error:
             part.skipped.append((stream.path, f"read in part: {archive.reason(error)}"))
-        part.facts += fold((*pile, *progress.kept()))
+        part.facts += fold((*unfolded, *progress.kept()))
     return part
 
 
-class _Telling(Counters):
-    """Counters that say how far the reading is."""
+class _TickingCounters(Counters):
+    """Counters that report the progress of reading."""
 
     tick: Tick | None = None
 
@@ -194,14 +194,14 @@ def _after(tick: Tick, base: int) -> Tick:
 
 # -- several processes -------------------------------------------------------------------------------------------------
 
-#: What forked workers read, by number: streams know how to open themselves, which does not travel otherwise.
+#: The chunks that forked workers read. Streams cannot be pickled, so workers get only the number of a chunk.
 _WORK: tuple[list[list[Stream]], Clock, bool] | None = None
 
 
 def _in_processes(
     chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None, redact: bool
 ) -> list[StreamFacts]:
-    """Read chunks in forked processes, which inherit the compiled recipes; facts come back as bytes."""
+    """Read chunks in forked processes, which inherit the compiled recipes and return facts as bytes."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from concurrent.futures.process import BrokenProcessPool
@@ -213,7 +213,7 @@ def _in_processes(
     _WORK = chunks, clock, redact
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet)
     try:
-        # The largest first: the last to finish should be short.
+        # Largest first, so that all workers finish at about the same time.
         order = sorted(range(len(chunks)), key=lambda n: -sum(stream.size or 0 for stream in chunks[n]))
         futures = {pool.submit(_work, number): number for number in order}
         done = 0
@@ -221,7 +221,7 @@ def _in_processes(
             try:
                 facts, counters, skipped = future.result()
             except BrokenProcessPool:
-                continue  # a worker was killed, most likely for memory: what is left is read below
+                continue  # a worker was killed, most likely for memory; the remaining chunks are read below
             part = parts[futures[future]] = StreamFacts(codec.decode(facts), counters, skipped)
             done += part.counters.bytes_read
             if tick is not None:
@@ -229,7 +229,7 @@ def _in_processes(
     except BaseException:
         for process in multiprocessing.active_children():
             process.terminate()
-        # Without workers this is quick, and leaves no thread that would complain while the program ends.
+        # Wait for the pool's thread, which would otherwise fail at exit. Without workers this is quick.
         pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:
@@ -242,7 +242,7 @@ def _in_processes(
 
 
 def _quiet() -> None:
-    """An interrupt ends a worker without a word; the parent says what there is to say."""
+    """Let an interrupt end a worker without a message; the parent prints one."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 

@@ -1,4 +1,4 @@
-"""From metric points to facts: rename, bridge, type."""
+"""Turn metric points into facts: rename, bridge, type."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.stream import Clock, Stream
 
-#: Samples that one diagnosis holds, and things a bridge remembers while it makes one.
+#: Samples that one diagnosis holds, and series that a bridge remembers.
 MOST_SAMPLES: Final = 4_000_000
 MOST_SERIES: Final = 1 << 20
-#: Ways to write a series that are remembered.
+#: Spellings of series that are remembered.
 _MOST_KNOWN: Final = 1 << 18
 
 _USED: Final = frozenset(name for bridge in BRIDGES for name in bridge.names)
@@ -42,7 +42,7 @@ _LABELS: Final = (
     "hw.gpu.nvlink.link", "hw.gpu.throttle.reason", "network.io.direction", "error.type", "error.subtype",
     "error.persistence", "host.name", "k8s.node.name", "k8s.pod.name", "k8s.namespace.name",
 )  # fmt: skip
-#: Prometheus has no dots in names: our own names as it writes them.
+#: Our own names as Prometheus spells them, without dots.
 _OWN_NAMES: Final = {
     written: name for name in _USED for written in (name.replace(".", "_"), name.replace(".", "_") + "_total")
 }
@@ -53,16 +53,16 @@ _OWN_LABELS: Final = {
     "pod": "k8s.pod.name",
     "namespace": "k8s.namespace.name",
 }
-#: Labels that a scrape's configuration adds and that name the machine, the most explicit first.
+#: Labels that name the machine and come from the scrape's configuration, the most explicit first.
 _HOST_LABELS: Final = ("node", "nodename", "kubernetes_node", "Hostname", "hostname", "instance", "service.instance.id")
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A series as recipes leave it, and what they do to its values: `factor * value + offset`.
+    """A series after the recipes, and how they change its values: `factor * value + offset`.
 
     Args:
-        each: what they do depends on the value, so that they have to see every one.
+        each: the change depends on the value, so recipes have to run on every point.
     """
 
     series: Series
@@ -72,28 +72,28 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Stamper:
-    """Gives points their `hw.*` names, by the recipes of the metrics layer.
+    """Gives points their `hw.*` names with the recipes of the metrics layer.
 
-    What recipes do to a series they do to all of its points, so they run once for each way a series is written. They
-    are tried on two values; where they treat those differently, every point goes through them.
+    Recipes treat all points of a series alike, so they run once for each spelling of a series, on two values. If the
+    results are not linear, the recipes run on every point.
 
     Args:
-        recipes: compiled; those that ship with tracecore by default.
-        host: the machine that `localhost` is; empty where that is not known.
+        recipes: compiled recipes; by default those that ship with tracecore.
+        host: the name of `localhost`; empty if not known.
     """
 
     def __init__(self, recipes: Sequence[Processor] | None = None, host: str = "") -> None:
         self._recipes = recipes
         self._host = host
         self._known: dict[tuple[object, ...], Scale | None] = {}
-        #: Names that recipes leave unused. A metric is renamed for all its points, so labels need not be looked at.
+        #: Names that no recipe uses. Recipes rename a metric for all its points, whatever their labels.
         self._useless: set[str] = set()
-        #: Points that no bridge reads, and points that were not measured.
+        #: Points that no bridge reads, and points without a measured value.
         self.unused = 0
         self.blank = 0
 
     def sample(self, point: Point) -> Sample | None:
-        """The point under its `hw.*` name; None where no bridge reads it or where it was not measured."""
+        """Return a point under its `hw.*` name; None if no bridge reads it or it was not measured."""
         if point.name in self._useless:
             self.unused += 1
             return None
@@ -116,19 +116,19 @@ class Stamper:
         return Sample(scale.series, value, point.time, point.source, point.inferred)
 
     def _probe(self, point: Point) -> Scale | None:
-        """Return how all points of this series are treated."""
+        """Return how recipes change the points of a series, from two values."""
         one, three = self._stamp(point, (1.0, 3.0))
         if one is None and three is None:
             return None
         if one is None or three is None or one.series.attributes != three.series.attributes:
             return Scale((one or three).series, each=True)  # type: ignore[union-attr]
         if math.isclose(three.offset, 3 * one.offset, rel_tol=1e-12):
-            return Scale(one.series, one.offset)  # another unit: nought stays nought, to the last bit
+            return Scale(one.series, one.offset)  # another unit: 0 stays exactly 0
         factor = (three.offset - one.offset) / 2
         return Scale(one.series, factor, one.offset - factor)
 
     def _stamp(self, point: Point, values: Sequence[float]) -> list[Scale | None]:
-        """Return what recipes make of these values of a series, each given as an offset; None if no recipe reads it."""
+        """Return what recipes make of some values of a series: each as an offset, or None if no recipe reads it."""
         name = _OWN_NAMES.get(point.name, point.name)
         if name in _USED:
             own: Attributes = {_OWN_LABELS.get(label, label): value for label, value in point.labels.items()}
@@ -155,7 +155,7 @@ class Stamper:
         return made
 
     def _with_host(self, attributes: Attributes) -> Attributes:
-        """With the machine's name where only the scrape's own labels have it."""
+        """Add the machine's name from the labels of the scrape if no other attribute has it."""
         if attributes.get("host.name") or attributes.get("k8s.node.name"):
             return attributes
         for label in _HOST_LABELS:
@@ -171,12 +171,12 @@ class Stamper:
 
 
 class MetricFacts:
-    """Points in, facts out, as they come: what the agent does with metrics.
+    """Turns points into facts as they arrive, for the agent.
 
     Args:
-        recipes: as of `Stamper`.
-        lateness: how long after its time a point may come.
-        host: the machine this runs on, which a target at `localhost` is on too; what the system says by default.
+        recipes: see `Stamper`.
+        lateness: how long after its time a point may arrive.
+        host: the name of this machine and of targets at `localhost`; the system's host name by default.
     """
 
     def __init__(
@@ -193,14 +193,14 @@ class MetricFacts:
         return self._bridges.dropped
 
     def observe(self, point: Point) -> None:
-        """Take a point. Nothing is concluded before `advance`."""
+        """Take a point. `advance` returns the facts."""
         sample = self._stamper.sample(point)
         if sample is not None:
             self._bridges.observe(sample)
             self.holdings.learn(sample.series, sample.time)
 
     def advance(self, now: int) -> list[Fact]:
-        """The facts of all points that are old enough at `now`."""
+        """Return the facts of all points that are old enough at `now`."""
         return [fact for signal in self._bridges.advance(now) for fact in project(signal)]
 
 
@@ -209,10 +209,10 @@ class Scrapes(msgspec.Struct):
 
     Args:
         samples: of series that bridges read.
-        end: the latest time that was written down with a value; 0 where none was.
-        latest: the end of the bundle that times were inferred from.
+        end: the latest time that a file gives for a value; 0 without any.
+        latest: the end of the bundle from which other times were inferred.
         counters: what was read.
-        skipped: (path, reason) of what could not be read to its end, or could not be used.
+        skipped: (path, reason) of files that could not be read to the end or not be used.
     """
 
     samples: list[Sample] = []
@@ -227,9 +227,9 @@ def gather(bundle: Bundle) -> Scrapes:
     found = Scrapes(latest=bundle.clock.latest)
     stamper = Stamper()
     full: Counter[str] = Counter()
-    for stream, given in points(bundle, found.counters):
+    for stream, stream_points in points(bundle, found.counters):
         try:
-            for point in _hosted(given):
+            for point in _with_host_names(stream_points):
                 sample = stamper.sample(point)
                 if sample is None:
                     continue
@@ -245,15 +245,15 @@ def gather(bundle: Bundle) -> Scrapes:
     return found
 
 
-def _hosted(given: Iterable[Point]) -> Iterator[Point]:
-    """The points of one file; node_exporter names its machine in one series, which then holds for all of its own."""
+def _with_host_names(points_of_file: Iterable[Point]) -> Iterator[Point]:
+    """Add the machine's name to node_exporter's points: only one of its series has the name."""
     host = ""
     waiting: list[Point] = []
-    for point in given:
+    for point in points_of_file:
         if point.name == "node_uname_info":
             host = point.labels.get("nodename", "")
         elif point.name.startswith("node_") and "host.name" not in point.labels:
-            # Of node_exporter's thousand series only those of InfiniBand are used.
+            # Only the InfiniBand series of node_exporter are used.
             if point.name.startswith("node_infiniband_") and len(waiting) < MOST_SAMPLES:
                 waiting.append(point)
         else:
@@ -265,9 +265,9 @@ def _hosted(given: Iterable[Point]) -> Iterator[Point]:
 
 
 def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
-    """The facts that the metrics of a bundle show; what had to be left out is added to `scrapes.skipped`.
+    """Return the facts from the metrics of a bundle. Reasons for missing ones are added to `scrapes.skipped`.
 
-    Times that were inferred follow the end of the bundle, should that have become known since they were read.
+    Inferred times depend on the end of the bundle and move with it if it became known after the metrics were read.
     """
     shift = bundle.clock.latest - scrapes.latest
     bridges = all_bridges(_names(scrapes, bundle), limits=BridgeLimits(waiting=MOST_SAMPLES, series=MOST_SERIES))
@@ -275,29 +275,29 @@ def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
         if shift and sample.inferred:
             sample = msgspec.structs.replace(sample, time=sample.time + shift)
         bridges.observe(sample)
-    made = [fact for signal in bridges.finish() for fact in project(signal)]
-    where = min((sample.source.path for sample in scrapes.samples), default="")
+    found = [fact for signal in bridges.finish() for fact in project(signal)]
+    path = min((sample.source.path for sample in scrapes.samples), default="")
     for reason, count in bridges.dropped.items():
-        scrapes.skipped.append((where, f"{count} metric samples left out: {reason}"))
+        scrapes.skipped.append((path, f"{count} metric samples left out: {reason}"))
     unnamed: dict[tuple[str, str], str] = {}
     for sample in scrapes.samples:
         series = sample.series
-        if series.gpu is None and series.unit[1] and _of_gpu(series):
+        if series.gpu is None and series.unit[1] and _needs_bus_id(series):
             unnamed[series.unit] = min(sample.source.path, unnamed.get(series.unit, sample.source.path))
     if unnamed:
         reason = f"{len(unnamed)} GPUs are known by index or UUID only: no bus id tells which of the node's they are"
         scrapes.skipped.append((min(unnamed.values()), reason))
-    return made
+    return found
 
 
-def _of_gpu(series: Series) -> bool:
-    """Return whether a GPU's bus id would tell more; what is known of its links is told with its index."""
-    known = series.name == "hw.gpu.nvlink.inactive"
-    return not (known or {"hw.network.ib.device", "gen_ai.training.rank"} & series.attributes.keys())
+def _needs_bus_id(series: Series) -> bool:
+    """Whether facts of a series need the GPU's bus id. Links are reported with the index."""
+    is_link = series.name == "hw.gpu.nvlink.inactive"
+    return not (is_link or {"hw.network.ib.device", "gen_ai.training.rank"} & series.attributes.keys())
 
 
 def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:
-    """Return what the metrics, and the kernel's log where they do not suffice, say about the names of GPUs."""
+    """Return the names of GPUs from the metrics, and from the kernel's log if these are not enough."""
     names = GpuNames()
     series = list({id(sample.series): sample.series for sample in scrapes.samples}.values())
     for one in series:
@@ -310,7 +310,7 @@ def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:
                 for gpu, uuid in _kernel_names(stream, bundle.clock):
                     names.learn(gpu, uuid)
             except archive.ERRORS:
-                continue  # it was read, and failed, where that is reported
+                continue  # the error is reported where the stream is read for facts
     return names
 
 
@@ -324,9 +324,9 @@ def _kernel_names(stream: Stream, clock: Clock) -> Iterator[tuple[str, str]]:
 
 
 def name_gpus(found: Sequence[Fact], scrapes: Scrapes, ordinals: Ordinals = "never") -> list[Fact]:
-    """Facts of processes that ran out of GPU memory, with the bus ids of their GPUs where those are certain.
+    """Add the bus ids of GPUs to facts of processes that ran out of GPU memory, where they are certain.
 
-    Why one stays without is added to `scrapes.skipped` where an ordinal was to be looked up.
+    Unless `ordinals` is "never", the reasons for missing bus ids are added to `scrapes.skipped`.
     """
     holdings = Holdings()
     for sample in scrapes.samples:

@@ -289,7 +289,7 @@ class LayerPlan:
                 stamped=bool(stamped) and not line.partial,
                 only_progress=stamped <= _PROGRESS and self._plan.failures == failures,
                 step=step if isinstance(step, int) else None,
-                writer=(line.lane, line.host, *map(attributes.get, _WRITER)),
+                writer=(line.writer, line.host, *map(attributes.get, _WRITER)),
                 kind=(attributes.get("gen_ai.training.phase"), frozenset(attributes)),
                 time=None if stamp is None else stamp.nanos / 10**9,
                 values=tuple(value if isinstance(value, float) else None for value in map(attributes.get, _VALUES)),

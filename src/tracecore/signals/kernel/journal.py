@@ -57,10 +57,10 @@ def _worker(raw: bytes) -> UnwrappedLine:
     host = _text(entry.get("_HOSTNAME"))
     micros = _text(entry.get("_SOURCE_REALTIME_TIMESTAMP")) or _text(entry.get("__REALTIME_TIMESTAMP"))
     known = micros.isdigit() and len(micros) < 18
-    lane = f"{host} {program} {_text(entry.get('_PID'))} ".encode("utf-8", "replace")
+    writer = f"{host} {program} {_text(entry.get('_PID'))} ".encode("utf-8", "replace")
     stamp = Stamp(int(micros) * 1000) if known and is_plausible(int(micros) * 1000) else None
     line = UnwrappedLine(
-        clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program
+        clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), writer, stamp, host=host, program=program
     )
     strip_prefixes(line, single_node=False)
     return line

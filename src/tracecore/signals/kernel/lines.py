@@ -140,8 +140,8 @@ def _syslog(
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")
     if work and is_system(name):
         return UnwrappedLine(b"")
-    lane = b"%s %s %s " % (host, program, pid or b"")
-    return UnwrappedLine(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
+    writer = b"%s %s %s " % (host, program, pid or b"")
+    return UnwrappedLine(clean(text), writer, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
 
 
 _ESCAPE = re2.compile(rb"\\x([0-9a-f]{2})")

@@ -1,6 +1,6 @@
 """The decision which lines were printed as one block: a traceback, a failure table, an error and its details.
 
-Several processes may write to one stream, so a block stays in its lane (`UnwrappedLine.lane`), and lines of others may
+Several processes may write to one stream, so a block stays in its writer (`UnwrappedLine.writer`), and lines of others may
 stand between its lines. An `Assembly` has the blocks of one stream that are open. It is shown every line: `place` says
 which block the line joins and which blocks it ends. A line that joins none may open a block of its own (`add`).
 
@@ -48,10 +48,10 @@ class OpenBlock:
         shape: says which lines belong to it.
     """
 
-    __slots__ = ("alone", "foreign", "held", "lane", "shape")
+    __slots__ = ("alone", "foreign", "held", "writer", "shape")
 
     def __init__(self, line: UnwrappedLine, shape: Shape) -> None:
-        self.lane = line.lane
+        self.writer = line.writer
         self.shape = shape
         #: Whether nothing has followed the first line.
         self.alone = True
@@ -151,20 +151,20 @@ class Placed(NamedTuple, Generic[Block]):
 class Assembly(Generic[Block]):
     """The open blocks of one stream of lines."""
 
-    __slots__ = ("lanes", "message")
+    __slots__ = ("by_writer", "message")
 
     def __init__(self) -> None:
-        self.lanes: dict[bytes, Block] = {}
+        self.by_writer: dict[bytes, Block] = {}
         #: The last line that stood alone: the details of an error may follow it.
         self.message: Block | None = None
 
     @property
     def idle(self) -> bool:
         """Whether no block is open that the next line may join."""
-        return not self.lanes and self.message is None
+        return not self.by_writer and self.message is None
 
     def __iter__(self) -> Iterator[Block]:
-        yield from self.lanes.values()
+        yield from self.by_writer.values()
         if self.message is not None:
             yield self.message
 
@@ -174,43 +174,43 @@ class Assembly(Generic[Block]):
         This is nearly always so, and found out without unwrapping the line.
         """
         message = self.message
-        if message is None or self.lanes or not message.alone or MAY_CONTINUE.search(raw) is not None:
+        if message is None or self.by_writer or not message.alone or MAY_CONTINUE.search(raw) is not None:
             return None
         self.message = None
         return message
 
     def place(self, line: UnwrappedLine) -> Placed[Block]:
         """Add a line to the block that it belongs to, and close the blocks that it ends."""
-        ended = [block for block in self.lanes.values() if block.foreign > MAX_FOREIGN] if self.lanes else []
+        ended = [block for block in self.by_writer.values() if block.foreign > MAX_FOREIGN] if self.by_writer else []
         for block in ended:
-            del self.lanes[block.lane]
-        lane, text = line.lane, line.text
-        own = self.lanes.get(lane)
+            del self.by_writer[block.writer]
+        writer, text = line.writer, line.text
+        own = self.by_writer.get(writer)
         if own is not None:
             taken = own.offer(text)
             if taken is LAST or taken is CLOSE:
-                del self.lanes[lane]
+                del self.by_writer[writer]
                 ended.append(own)
             if taken is not PASS and taken is not CLOSE:
                 return Placed(own, ended)
-        for block in self.lanes.values():
+        for block in self.by_writer.values():
             block.foreign += 1
         message = self.message
         if message is not None:
             # Details may stand without the prefix that the first line has, or without a part of it.
-            if message.lane.startswith(lane) and message.offer(text) in (TAKE, HOLD):
+            if message.writer.startswith(writer) and message.offer(text) in (TAKE, HOLD):
                 return Placed(message, ended)
             self.message = None
             ended.append(message)
         return Placed(None, ended)
 
     def add(self, block: Block) -> Block | None:
-        """Open a block with a line that was placed nowhere; gives the block of its lane that this one ends."""
+        """Open a block with a line that was placed nowhere; gives the block of its writer that this one ends."""
         if isinstance(block.shape, Message):
             self.message = block
             return None
-        before = self.lanes.get(block.lane)
-        self.lanes[block.lane] = block
+        before = self.by_writer.get(block.writer)
+        self.by_writer[block.writer] = block
         return before
 
     def remove(self, block: Block) -> None:
@@ -218,9 +218,9 @@ class Assembly(Generic[Block]):
         if block is self.message:
             self.message = None
         else:
-            del self.lanes[block.lane]
+            del self.by_writer[block.writer]
 
 
 def shape_of(line: UnwrappedLine) -> Shape:
     """Return the shape of the block that begins with this line."""
-    return opens(line.text, line.lane.endswith(b"]: ")) or Message(line.text)
+    return opens(line.text, line.writer.endswith(b"]: ")) or Message(line.text)

@@ -34,7 +34,7 @@ class UnwrappedLine(msgspec.Struct, gc=False):
     """
 
     text: bytes
-    lane: bytes = b""
+    writer: bytes = b""
     stamp: Stamp | None = None
     rank: int | None = None
     partial: bool = False
@@ -142,7 +142,7 @@ def _unfold(line: UnwrappedLine) -> None:
 def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
     """Takes a wrapping off; it names who wrote the line."""
     name, *more = [group.decode("ascii", "replace") for group in match.groups()]
-    line.lane = match.group().rstrip() + b" "
+    line.writer = match.group().rstrip() + b" "
     line.text = line.text[match.end() :]
     if wrapping == "srun":
         line.rank = int(name)
@@ -174,7 +174,7 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
             number = int(role.group(1))
             line.attributes = {**(line.attributes or {}), "gen_ai.training.local_rank": number}
             line.rank = number if single_node and line.rank is None else line.rank
-            line.lane += role.group()
+            line.writer += role.group()
             line.text = text[role.end() :]
             continue
         elif text[:1] != b"(" or b" pid=" not in text[:100]:
@@ -201,7 +201,7 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
             line.attributes = attributes
         line.text = text[match.end() :]
         # An empty line of PyTorch's except hook has lost the space that the others have.
-        line.lane += match.group() if line.text or not match.group().endswith(b":") else match.group() + b" "
+        line.writer += match.group() if line.text or not match.group().endswith(b":") else match.group() + b" "
 
 
 def announced(line: bytes) -> int | None:

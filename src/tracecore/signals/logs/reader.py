@@ -295,7 +295,7 @@ class _Assembly:
         self, line: UnwrappedLine, place: _Place, candidate: bool, data: bytes, position: int
     ) -> Iterator[LogSignal]:
         """Add a line to the record that it belongs to; a candidate that belongs to none opens one."""
-        if self._open.lanes and EXITING in line.text:
+        if self._open.by_writer and EXITING in line.text:
             self._left(line)
         joined, ended = self._open.place(line)
         if joined is not None and not joined.held:
@@ -326,7 +326,7 @@ class _Assembly:
         """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""
         stamp = line.stamp or stamps.find(line.text)
         whose = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
-        for record in self._open.lanes.values():
+        for record in self._open.by_writer.values():
             rank = self._stream.resource.get("gen_ai.training.rank") if record.rank is None else record.rank
             if stamp is not None and record.inferred and rank == whose and isinstance(record.shape, Traceback):
                 record.time = self._resolved(stamp)
