@@ -1,1 +1,1 @@
-"""Diagnose what a dead run left behind: a directory, files or an archive in, incidents out."""
+"""Diagnose a run from the files that it left behind."""

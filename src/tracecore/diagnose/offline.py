@@ -1,9 +1,9 @@
-"""An offline diagnosis: what a dead run left behind in, incidents out.
+"""Diagnose a run offline, from the files that it left behind.
 
     discover → read and stamp → facts → fold → bridges → engine → arbitrate → classify
 
-The same code as the agent's from facts on. The same directory gives the same bytes, in whatever order its files were
-written and with any number of jobs.
+From facts on this is the agent's code. The same directory always gives the same bytes, for any order in which its
+files were written and for any number of jobs.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from tracecore.signals.stream import Counters
 
 
-#: Layers whose facts name machines as the cluster does.
+#: Layers with the cluster's names of machines.
 _CLUSTER: Final = ("kubernetes", "scheduler")
-#: What a program says all the time, and not where something goes wrong.
-_COURSE: Final = (Progress, CheckpointPhase)
-#: After a pause of so many nanoseconds a line without a time is not believed to be of the time before it.
+#: Facts of a normal run. A program writes them all the time.
+_ROUTINE: Final = (Progress, CheckpointPhase)
+#: After a pause of this many nanoseconds, a line without a time does not get the time of the line before it.
 LONG: Final = 300 * 1_000_000_000
-#: Bytes of a log within which complaints and the next time belong together.
-_BESIDE: Final = 1 << 16
-#: What is assumed of somebody who waited.
+#: Bytes of a log within which a line without a time may get the time of a later line.
+_NEARBY: Final = 1 << 16
+#: The assumed time that somebody watched a hang before writing down that processes are still alive.
 PATIENCE: Final = 600 * 1_000_000_000
 
 
@@ -65,15 +65,15 @@ def diagnose(
     ordinals: Ordinals = "never",
     redact: bool = True,
 ) -> Diagnosis:
-    """Say what broke.
+    """Diagnose a run.
 
     Args:
         paths: files, directories, archives.
         jobs: processes to read with.
-        progress: told now and then how many bytes of how many have been read.
+        progress: called from time to time with the bytes read so far and the total.
         config: settings of patterns, by name.
-        ordinals: how CUDA's device ordinals may be looked up (docs/metrics.md).
-        redact: take secrets out of all that is quoted.
+        ordinals: how to look up CUDA's device ordinals (docs/metrics.md).
+        redact: remove secrets from quoted text.
 
     Raises:
         FileNotFoundError: a given path does not exist.
@@ -89,10 +89,10 @@ def diagnose(
 
 
 class Survey(msgspec.Struct):
-    """A bundle with its files recognised and its dumps and metrics read; its logs are not read yet.
+    """A bundle before its logs are read. Its files are recognised, and its dumps and metrics are read.
 
     Args:
-        bundle: its clock knows the times of dumps and metrics too.
+        bundle: its clock takes the times of dumps and metrics into account.
     """
 
     bundle: Bundle
@@ -101,7 +101,7 @@ class Survey(msgspec.Struct):
 
 
 def survey(paths: Sequence[str | Path], *, jobs: int = 1, redact: bool = True) -> Survey:
-    """Recognise every file, and read what is needed before a log line can be dated.
+    """Recognise every file, and read dumps and metrics. Their times are needed to date log lines.
 
     Raises:
         FileNotFoundError: a given path does not exist.
@@ -116,47 +116,47 @@ def survey(paths: Sequence[str | Path], *, jobs: int = 1, redact: bool = True) -
 
 
 def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "never") -> tuple[list[Fact], Counters]:
-    """Return the folded facts of a whole bundle, and what was read; `part` has those of all its logs."""
+    """Return the folded facts of a whole bundle, and counters. `part` has the facts of its logs."""
     bundle, recorded, scraped = found.bundle, found.dumps, found.scrapes
     measured = metrics.facts(scraped, bundle)
-    told = metrics.name_gpus(part.facts, scraped, ordinals)
+    from_logs = metrics.name_gpus(part.facts, scraped, ordinals)
     for path, reason in (*recorded.skipped, *scraped.skipped, *part.skipped):
         bundle.skip(path, reason)
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    folded = fold((*numbered(_dated(told)), *measured, *recorded.facts))
-    return _named(_placed(folded, bundle.placement), bundle), counters
+    folded = fold((*numbered(_with_times(from_logs)), *measured, *recorded.facts))
+    return _with_cluster_names(_with_places(folded, bundle.placement), bundle), counters
 
 
 def judge(
     bundle: Bundle, facts: Sequence[Fact], counters: Counters, patterns: Sequence[Pattern[Any]] | None = None
 ) -> Diagnosis:
-    """Say what follows from the facts of a bundle.
+    """Diagnose a bundle from its facts.
 
     Args:
         bundle: to quote from.
-        facts: as `join` gives them.
+        facts: from `join`.
         counters: what was read.
         patterns: the catalogue by default.
     """
     facts, apart = others.set_apart(facts, _pod_nodes(bundle))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
-    facts = sorted((*facts, *_bridged(facts, end)), key=_order)
+    facts = sorted((*facts, *progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)), key=_order)
     patterns = catalogue() if patterns is None else patterns
     concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded) and (ends := second_look.good_ends(bundle, facts)):
         facts = sorted((*facts, *ends), key=_order)
         concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded):
-        said = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
-        left = second_look.without_overcome(bundle, facts)
-        if second_look.is_worth_it(left, said):
-            more = sorted((*left, *said), key=_order)
-            again = _concluded(bundle, more, end, second_look.again(patterns, facts))
-            if not _is_open(again):
-                facts, concluded = more, again
+        endings = [*second_look.last_words(bundle, facts), *second_look.crashes(facts)]
+        remaining = second_look.without_overcome(bundle, facts)
+        if second_look.may_find_more(remaining, endings):
+            more = sorted((*remaining, *endings), key=_order)
+            second = _concluded(bundle, more, end, second_look.relaxed(patterns, facts))
+            if not _is_open(second):
+                facts, concluded = more, second
     if waits := _awaited(concluded):
         facts = sorted((*facts, *waits), key=_order)
         concluded = _concluded(bundle, facts, end, patterns)
@@ -191,14 +191,14 @@ def judge(
 
 
 def _pod_nodes(bundle: Bundle) -> set[str]:
-    """Return the machines of all listed pods, where those of the logs are among them."""
+    """Return the nodes of all listed pods; empty if the nodes of the logs are not among them."""
     nodes = set(bundle.placement.pod_nodes.values())
     read = {stream.resource.get("k8s.node.name") for stream in bundle.streams if stream.layer == "stdout"}
     return nodes if read & nodes else set()
 
 
 def _cut_archives(bundle: Bundle) -> list[str]:
-    """Return a note for each archive that ends too early: what seems to be missing from the run may have been in it."""
+    """Return a note for each archive that ends too early: what seems to be missing may be in the rest of it."""
     archives = {stream.path.partition("!/")[0] for stream in bundle.streams if "!/" in stream.path}
     return [
         f"{skipped.path} was read in part ({skipped.reason.removeprefix(PART)}): ranks and logs that are missing here "
@@ -213,7 +213,7 @@ def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequen
         patterns,
         facts,
         end=end,
-        until=end + _watched(facts),
+        until=end + _watched_time(facts),
         layers=bundle.layers(),
         ranks=_ranks(bundle),
         last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
@@ -222,14 +222,14 @@ def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequen
 
 
 def _is_open(concluded: Conclusion) -> bool:
-    """Return whether no cause was found, and nothing says that the run ended well or is still alive."""
+    """Whether no cause was found, and nothing shows that the run ended well or is still alive."""
     if any(incident.root is not None for incident in concluded.finding.incidents):
         return False
     return not any(attempt.state in ("finished", "unended") for attempt in concluded.run.attempts.values())
 
 
 def _awaited(concluded: Conclusion) -> list[Fact]:
-    """Return reports of hangs in which only what the ranks left shows for whom the others wait."""
+    """Return facts about hangs in which only the files of the ranks show which rank the others wait for."""
     if any(incident.root is not None for incident in concluded.finding.incidents):
         return []
     run = concluded.run
@@ -237,15 +237,15 @@ def _awaited(concluded: Conclusion) -> list[Fact]:
 
 
 def _ranks(bundle: Bundle) -> set[int]:
-    """Ranks that files are named after."""
+    """Return the ranks in the names of files."""
     named = (stream.resource.get("gen_ai.training.rank") for stream in bundle.streams if stream.layer == "stdout")
     return {rank for rank in named if isinstance(rank, int)}
 
 
-def _dated(facts: Sequence[Fact]) -> list[Fact]:
-    """Give statements without a time that of the next line with one, where the line before them is from long ago.
+def _with_times(facts: Sequence[Fact]) -> list[Fact]:
+    """Give facts without a time the time of the next line that has one, if the previous time is long ago.
 
-    Where only the launcher's lines have times, the first is from the start of the job, and the next from its end.
+    If only the launcher writes times, the previous time is the start of the job, and the next is its end.
     """
     found: list[Fact] = []
     following: dict[str, tuple[int, int]] = {}
@@ -253,15 +253,17 @@ def _dated(facts: Sequence[Fact]) -> list[Fact]:
         offset, time = following.get(fact.source.path, (0, 0))
         if not fact.approximate:
             following[fact.source.path] = fact.source.offset, fact.time
-        elif not isinstance(fact, _COURSE) and time - fact.end > LONG and offset - fact.source.offset < _BESIDE:
+        elif not isinstance(fact, _ROUTINE) and time - fact.end > LONG and offset - fact.source.offset < _NEARBY:
             fact = msgspec.structs.replace(fact, time=time)
         found.append(fact)
     return found
 
 
-def _placed(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
-    """Give facts the pod or rank of their process, as other files tell: of one that the kernel killed by the uid of its
-    pod, of one that a launcher knows by its machine and number, and of an exit status by its rank.
+def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
+    """Add pods and ranks that other files tell.
+
+    A kill by the kernel gets its pod from the pod's uid, a launcher's failure its rank from node and process id, and an
+    exit status its pod from the rank.
     """
     pods: dict[int, set[str]] = {}
     for fact in facts:
@@ -281,8 +283,8 @@ def _placed(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
     return placed
 
 
-def _named(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
-    """Give a machine the name that its cluster has for it, where others leave its domain out or add it."""
+def _with_cluster_names(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
+    """Give each machine the name that the cluster uses, with or without its domain."""
     names: dict[str, set[str]] = {}
     for name in (*(f.node for f in facts if f.layer in _CLUSTER), *bundle.placement.pod_nodes.values()):
         if name and not name[:1].isdigit():
@@ -303,16 +305,10 @@ def _named(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
     return found
 
 
-def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
-    """Facts that follow from others and the clock: steps that no longer advance, nodes that fell silent."""
-    return [*progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)]
+def _watched_time(facts: Sequence[Fact]) -> int:
+    """Return for how long somebody watched the run after its last line.
 
-
-def _watched(facts: Sequence[Fact]) -> int:
-    """Return how long after the last line somebody still looked.
-
-    Whoever writes down that processes have not ended has waited for them in vain, for longer than any log tells: a
-    hang has no last line. Without such a word nothing is assumed.
+    A hang writes no last line. If a file says that processes are still alive, somebody has waited for them.
     """
     return PATIENCE if any(isinstance(fact, ExitStatus) and fact.alive for fact in facts) else 0
 

@@ -1,4 +1,4 @@
-"""Jobs and machines of a cluster that are not those of the run: a table of a day, events of all nodes."""
+"""Set aside facts about other jobs and machines of the cluster, such as accounting of a day or events of all nodes."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ NAMED: Final = 4
 
 
 def set_apart(facts: Sequence[Fact], pod_nodes: Collection[str]) -> tuple[list[Fact], list[str]]:
-    """Return the facts without those of other jobs and machines, and notes about these.
+    """Return the facts of the run, and notes about the others.
 
     Args:
-        pod_nodes: machines of all pods that are listed; empty where no list has the pods of the run.
+        pod_nodes: nodes of all listed pods; empty if no list has the pods of the run.
     """
-    facts, killed = _without_kills_of_others(_of_own_jobs(facts))
-    jobs = _jobs(facts)
-    looked = (fact.node for fact in facts if isinstance(fact, NodeReadiness)) if pod_nodes else ()
-    nodes = {node for node in looked if node and node not in pod_nodes}
+    facts, notes = _without_kills_of_others(_without_states_of_others(facts))
+    jobs = _other_jobs(facts)
+    reported = (fact.node for fact in facts if isinstance(fact, NodeReadiness)) if pod_nodes else ()
+    nodes = {node for node in reported if node and node not in pod_nodes}
     if not jobs and not nodes:
-        return list(facts), killed
+        return list(facts), notes
     states = {fact.job: fact.state for fact in facts if isinstance(fact, SlurmState)}
     named = [f"{job} ({states[job]})" if job in states else job for job in sorted(jobs)]
     kept = [
         fact for fact in facts if fact.job not in jobs and not (isinstance(fact, NodeReadiness) and fact.node in nodes)
     ]
-    notes = killed
     notes += [f"The scheduler also lists jobs whose output is not here: {_listed(named)}"] if jobs else []
     if nodes:
         notes.append(f"Not ready, and none of the listed pods runs there: {_listed(sorted(nodes))}")
     return kept, notes
 
 
-def _of_own_jobs(facts: Sequence[Fact]) -> Sequence[Fact]:
-    """Return the facts without states of other jobs, which a scheduler's log has beside those of the run's own."""
+def _without_states_of_others(facts: Sequence[Fact]) -> Sequence[Fact]:
+    """Return the facts without the states of other jobs in a scheduler's log."""
     output = {fact.source.path for fact in facts if fact.layer == "stdout"}
     states = [fact for fact in facts if isinstance(fact, SlurmState)]
     own = {fact.slurm_job or fact.job for fact in states if fact.source.path in output} - {None}
     if not own:
         return facts
-    # Logs that do not know their job are of the only one; then what a controller says of it has none, either.
+    # If logs do not name their job, the run has one job. Its states lose their job too, so that they match.
     unnamed = any(fact.job is None for fact in states)
     kept: list[Fact] = []
     for fact in facts:
@@ -64,8 +63,8 @@ def _of_own_jobs(facts: Sequence[Fact]) -> Sequence[Fact]:
 
 
 def _without_kills_of_others(facts: Sequence[Fact]) -> tuple[Sequence[Fact], list[str]]:
-    """Return the facts without processes that were killed for memory in cgroups of jobs whose output is not here."""
-    # A task of an array has another number in its cgroup than in the name of its log, and other schedulers have names.
+    """Return the facts without memory kills in cgroups of jobs without output, and notes about these."""
+    # Only plain numbers can be compared. An array task (`7_2`) has another number in its cgroup than in its log.
     written = {fact.job for fact in facts if fact.job and fact.layer == "stdout"}
     if not all(map(str.isdigit, written)):
         return facts, []
@@ -79,10 +78,10 @@ def _without_kills_of_others(facts: Sequence[Fact]) -> tuple[Sequence[Fact], lis
     return [fact for fact in facts if id(fact) not in gone], notes
 
 
-def _jobs(facts: Sequence[Fact]) -> set[str]:
-    """Return jobs of which only a scheduler speaks that also lists the job which wrote the logs.
+def _other_jobs(facts: Sequence[Fact]) -> set[str]:
+    """Return the jobs that only the scheduler names, if it also lists the job of the logs.
 
-    Without that, the scheduler may know the job by another name than its logs do.
+    Otherwise the scheduler may use another name for the job of the logs.
     """
     listed = {fact.job for fact in facts if fact.job and fact.layer == "scheduler"}
     written = {fact.job for fact in facts if fact.job and fact.layer not in ("scheduler", "kernel")}

@@ -1,10 +1,13 @@
 """A second look at a bundle in which no pattern found a cause.
 
-A log that has ended says more than the same lines of a live one. Its last complaint was not overcome, and its last line
-may say that all went well. Gradients that are not finite stayed so. A single rank whose watchdog gave up is all that
-was kept of a hang. One look at a hot GPU is all that somebody copied. No step followed an Xid that programs cause. A
-process that trains and of which the kernel says that it crashed is the one that wrote the log. Only an offline
-diagnosis knows that nothing follows, so only it looks so.
+Only an offline diagnosis knows that nothing follows the end of a log. So here weaker evidence is enough:
+
+- the last error of a log was not overcome, and its last line may say that the run ended well;
+- gradients that were not finite stayed so;
+- one rank whose watchdog gave up may be all that is left of a hang;
+- one sample of a hot GPU may be all that was copied;
+- no step followed an Xid that programs cause;
+- the training process that crashed according to the kernel is the one that wrote the log.
 """
 
 from __future__ import annotations
@@ -35,28 +38,28 @@ if TYPE_CHECKING:
     from tracecore.signals.record import Attributes, LogSignal
     from tracecore.signals.stream import Stream
 
-#: Settings of patterns that need less where nothing follows.
+#: Settings of patterns with which weaker evidence is enough.
 SETTINGS: Final[dict[str, dict[str, int]]] = {
     "nccl_hang": {"min_ranks": 1},
     "thermal_throttle": {"alone": True},
     "training_divergence": {"gradients": 2},
 }
-#: The same where no step follows an Xid.
+#: More of them if no step follows an Xid.
 _AFTER_XID: Final = {"gpu_app_fault": {"alone": True}}
-#: Of a process's fault that the kernel saw, the signal by which it ends.
+#: The signal by which a process ends, by the fault that the kernel reports.
 CRASHES: Final = {"segfault": "SIGSEGV", "gpf": "SIGSEGV", "invalid_opcode": "SIGILL"}
-#: Facts for which they matter.
-_MORE: Final = (WatchdogReport, NonFinite, Xid)
-#: Logs whose end is looked at, and bytes of each.
+#: Facts that the changed settings are about.
+_AFFECTED: Final = (WatchdogReport, NonFinite, Xid)
+#: Logs whose end is read, and bytes of each.
 STREAMS: Final = 64
 TAIL: Final = 64 << 10
-#: Characters in which lines of one kind are alike, but for their numbers.
+#: Lines are of one kind if this many characters agree, apart from numbers.
 LIKE: Final = 60
 _NUMBERS: Final = re2.compile(rb"[0-9]+")
 
 
-def again(patterns: Sequence[Pattern[Any]], facts: Sequence[Fact]) -> list[Pattern[Any]]:
-    """Return the patterns with the settings of a second look.
+def relaxed(patterns: Sequence[Pattern[Any]], facts: Sequence[Fact]) -> list[Pattern[Any]]:
+    """Return the patterns with settings for which weaker evidence is enough.
 
     Args:
         facts: of the bundle.
@@ -72,21 +75,21 @@ def again(patterns: Sequence[Pattern[Any]], facts: Sequence[Fact]) -> list[Patte
     ]
 
 
-def is_worth_it(facts: Sequence[Fact], said: Sequence[Fact]) -> bool:
-    """Return whether a second look may find more.
+def may_find_more(facts: Sequence[Fact], endings: Sequence[Fact]) -> bool:
+    """Whether a second look may find a cause.
 
     Args:
-        said: the last words of logs.
+        endings: the last words of logs, and crashes.
     """
     hot = any(isinstance(fact, ThrottleSample) and fact.thermal for fact in facts)
-    return bool(said) or hot or any(isinstance(fact, _MORE) for fact in facts)
+    return bool(endings) or hot or any(isinstance(fact, _AFFECTED) for fact in facts)
 
 
 def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
-    """Return the complaint with which each log of a worker ends, where it made no step after it.
+    """Return the last error of each worker's log, if no step follows it.
 
     Args:
-        facts: of the bundle, for the times and steps of each log.
+        facts: of the bundle, with the times and steps of each log.
     """
     own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size][:STREAMS]
     known: dict[str, list[Fact]] = {}
@@ -99,12 +102,9 @@ def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
 
 
 def good_ends(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
-    """Return the good end of each log that makes steps, where nothing else tells of a run that stopped making them.
+    """Return facts that the run finished, if it stalled and each log with steps ends with a line of success.
 
-    None where one of those logs ends in any other way: it may be the one that hangs.
-
-    Args:
-        facts: of the bundle.
+    Empty if one of these logs ends differently: it may be the one that hangs.
     """
     if not any(isinstance(fact, StepStalled) for fact in facts) or any(isinstance(fact, RunFinished) for fact in facts):
         return []
@@ -141,22 +141,22 @@ def good_ends(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
 
 
 def without_overcome(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
-    """Return the facts without warnings of stuck threads below which their log has other lines."""
-    doubtful = [fact for fact in facts if isinstance(fact, WatchdogReport) and fact.report == "stuck"]
-    if not doubtful:
+    """Return the facts without warnings of stuck threads that other lines of the log follow."""
+    warnings = [fact for fact in facts if isinstance(fact, WatchdogReport) and fact.report == "stuck"]
+    if not warnings:
         return list(facts)
     streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout" and stream.size}
-    last = {fact.source.path: fact for fact in sorted(doubtful, key=lambda fact: fact.source.offset)}
-    silent = {path for path, fact in last.items() if path in streams and _is_last(streams[path], fact)}
+    last = {fact.source.path: fact for fact in sorted(warnings, key=lambda fact: fact.source.offset)}
+    unresolved = {path for path, fact in last.items() if path in streams and _is_last(streams[path], fact)}
     return [
         fact
         for fact in facts
-        if not (isinstance(fact, WatchdogReport) and fact.report == "stuck") or fact.source.path in silent
+        if not (isinstance(fact, WatchdogReport) and fact.report == "stuck") or fact.source.path in unresolved
     ]
 
 
 def _is_last(stream: Stream, fact: Fact) -> bool:
-    """Whether nothing but lines like this one follows it in its log."""
+    """Whether only lines of the same kind follow in the log."""
     data, begin, _ = end_of(stream, TAIL)
     at = fact.source.offset - begin
     own, *after = [_NUMBERS.sub(b"", line)[:LIKE] for line in data[max(at, 0) :].split(b"\n") if line.strip()]
@@ -164,7 +164,7 @@ def _is_last(stream: Stream, fact: Fact) -> bool:
 
 
 def crashes(facts: Sequence[Fact]) -> list[Fact]:
-    """Return the last crash of a process that trains, as the kernel saw it, where no step or good end follows it."""
+    """Return the last crash of a training process that the kernel reports, if no step or good end follows it."""
     seen = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event in CRASHES and fact.training]
     if not seen or any(isinstance(fact, RunFinished) for fact in facts):
         return []
@@ -188,25 +188,27 @@ def crashes(facts: Sequence[Fact]) -> list[Fact]:
 
 def _complaint(stream: Stream, facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
     data, begin, number = end_of(stream, TAIL)
-    said = complaint(data)
-    if said is None:
+    last_error = complaint(data)
+    if last_error is None:
         return []
-    offset = begin + said.offset
+    offset = begin + last_error.offset
     if any(isinstance(fact, Progress | RunFinished) and fact.source.offset > offset for fact in facts):
         return []
     timed = [fact for fact in facts if not fact.approximate]
     time = max((fact.end for fact in timed or facts), default=bundle.clock.latest)
-    line = data[said.offset : said.offset + said.length].split(b"\n")[0]
-    rank = said.rank if said.rank is not None else dialect(stream)(line).rank
-    stamped: Attributes = {"exception.type": LAST_WORDS, "exception.message": said.text}
+    line = data[last_error.offset : last_error.offset + last_error.length].split(b"\n")[0]
+    rank = last_error.rank if last_error.rank is not None else dialect(stream)(line).rank
+    stamped: Attributes = {"exception.type": LAST_WORDS, "exception.message": last_error.text}
     if rank is not None:
         stamped["gen_ai.training.rank"] = rank
     if not timed:
         stamped["tracecore.time.inferred"] = True
     record: LogSignal = {
         "resource": {"attributes": stream.resource},
-        "log": {"body": said.text, "attributes": stamped, "time_unix_nano": time},
-        # The same line may have said something else at first; it is told anew.
-        "source": Source(stream.path, offset, number + said.line - 1, said.length, f"{stream.path}@{offset}#end"),
+        "log": {"body": last_error.text, "attributes": stamped, "time_unix_nano": time},
+        # Another fact may come from the same line, so the source needs another id.
+        "source": Source(
+            stream.path, offset, number + last_error.line - 1, last_error.length, f"{stream.path}@{offset}#end"
+        ),
     }
     return [fact for fact in project(record, redact=bundle.redact) if isinstance(fact, ExceptionRaised)]

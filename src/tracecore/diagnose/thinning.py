@@ -1,10 +1,9 @@
-"""Thinning: of a very long stream's progress, what conclusions rest on.
+"""Thin the progress facts of a long stream, so that memory does not grow with the input.
 
-A run of a week reports a million steps for each rank, and nothing is concluded from most of them. Of each rank are
-kept: its last reports, all of them, since incidents are at the end; both reports around a pause, a step back or a
-change of phase; and of the others a few, evenly spread, fewer of a longer run. So memory does not grow with the input.
-A report that is kept stands for those left out after it, by its `last_time` and `count`: a gap between two that are
-kept is no pause.
+A run of a week reports a million steps for each rank. Kept are the last reports of each rank (incidents are at the
+end), both reports around a pause, a step back or a change of phase, and some of the others, evenly spread. A kept
+report stands for the dropped ones after it, with its `last_time` and `count`, so the gap between two kept reports is
+not a pause.
 """
 
 from __future__ import annotations
@@ -17,16 +16,18 @@ import msgspec
 from tracecore.facts.fact import Fact
 from tracecore.facts.training import Progress
 
-#: Last reports of a rank that are all kept.
+#: Last reports of a rank. All of them are kept.
 TAIL: Final = 128
-#: Reports before them: evenly spread ones, and those around something.
+#: Reports before them, at most: evenly spread ones, and edges.
 SPREAD: Final = 256
 EDGES: Final = 2048
-#: A pause between two reports that is worth keeping both; stalls are looked for from 60 s on.
+#: Both reports around a pause this long are kept. Stalls are looked for from 60 s on.
 PAUSE: Final = 30 * 1_000_000_000
 
 
-class _Lane:
+class _RankReports:
+    """The progress reports of one rank."""
+
     __slots__ = ("edges", "ending", "last", "late", "seen", "spread", "stood", "stride", "tail")
 
     def __init__(self) -> None:
@@ -34,8 +35,9 @@ class _Lane:
         self.spread: list[Progress] = []
         self.late: list[Progress] = []
         self.edges: dict[int, Progress] = {}
-        #: Of `edges`, those after which no step was made for long.
+        #: Those of `edges` after which no step was made for long.
         self.ending: set[int] = set()
+        #: The step of the last report has not advanced.
         self.stood = False
         self.stride = 1
         self.seen = 0
@@ -53,7 +55,7 @@ class _Lane:
             self.last = self.edges[id(fact)] = fact
             return
         if fact.time < last.time:
-            # It was kept back while it stood for others; what came after it has been looked at.
+            # The reader held it back while it stood for others. Later reports have been handled already.
             self.late.append(fact)
             if len(self.late) > 2 * SPREAD:
                 self.late = self.late[::2]
@@ -61,7 +63,7 @@ class _Lane:
         self.last = fact
         still = fact.step is not None and fact.step == last.step and fact.phase == last.phase
         if still and fact.attempt == last.attempt:
-            # Reports of a step that does not advance are no progress; the one before them ends it.
+            # A report of the same step is not progress. The report before it is the last progress.
             self._edge(last, ends=True)
             return
         edge = (
@@ -84,7 +86,7 @@ class _Lane:
 
     def _edge(self, fact: Progress, *, ends: bool = False) -> None:
         if ends and self.stood:
-            return  # its step has stood still for a while: where that began is known
+            return  # the beginning of this standstill is kept already
         if len(self.edges) < EDGES or id(fact) in self.edges:
             self.edges[id(fact)] = fact
             if ends:
@@ -94,13 +96,13 @@ class _Lane:
     def kept(self) -> list[Progress]:
         found = {fact.source.offset: fact for fact in (*self.edges.values(), *self.spread)}
         ordered = sorted(found.values(), key=lambda fact: (fact.time, fact.source.offset))
-        # A report that is kept stands for the dropped reports that follow closely, up to the next kept one.
+        # A kept report stands for the dropped ones up to the next kept one.
         after = [fact.time for fact in ordered[1:]]
         if self.last is not None:
             after.append(self.last.time)
         standing = []
         for before, fact, until in zip((None, *ordered), ordered, after, strict=False):
-            # A step that stood still until now is no progress: it stands for nobody.
+            # The end of a standstill is not progress and stands for no others.
             stood = before is not None and (before.step, before.phase) == (fact.step, fact.phase)
             alone = id(fact) in self.ending or until <= fact.end or (stood and fact.step is not None)
             standing.append(fact if alone else msgspec.structs.replace(fact, last_time=until, count=fact.count + 1))
@@ -108,21 +110,21 @@ class _Lane:
 
 
 class Thinning:
-    """Takes the progress of one stream in its order, and gives what is kept of it."""
+    """Takes the facts of one stream in order, and returns the progress to keep."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int | None, _Lane] = {}
+        self._ranks: dict[int | None, _RankReports] = {}
 
     def take(self, fact: Fact) -> bool:
-        """Return whether the fact was taken; what is no progress is not."""
+        """Take a fact if it is progress, and return whether it is."""
         if type(fact) is not Progress:
             return False
-        lane = self._lanes.get(fact.rank)
-        if lane is None:
-            lane = self._lanes[fact.rank] = _Lane()
-        lane.add(fact)
+        reports = self._ranks.get(fact.rank)
+        if reports is None:
+            reports = self._ranks[fact.rank] = _RankReports()
+        reports.add(fact)
         return True
 
     def kept(self) -> list[Fact]:
-        """The reports that are kept, rank by rank."""
-        return [fact for lane in self._lanes.values() for fact in lane.kept()]
+        """Return the reports to keep, rank by rank."""
+        return [fact for reports in self._ranks.values() for fact in reports.kept()]
