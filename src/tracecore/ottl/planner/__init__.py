@@ -1,4 +1,4 @@
-"""The scan planner: which statements can run on a record, found by one scan for all their constant guards.
+"""The scan planner: one Hyperscan scan finds which statements can do something on a record.
 
-Hyperscan only selects; the exact RE2 expression of the statement decides, so meaning never changes.
+Hyperscan only selects candidates. The exact RE2 expression of a statement decides, so results never change.
 """

@@ -1,4 +1,4 @@
-"""A Hyperscan database for many guards: which of them can match a text."""
+"""Hyperscan databases that tell which of many guards can match a text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
 from tracecore.ottl.planner.literals import rarity, required
-from tracecore.ottl.planner.widening import alternatives, to_line_end, written
+from tracecore.ottl.planner.widening import alternatives, to_hyperscan, to_line_end
 
-#: A literal at least this rare is searched for in the place of the expression that needs it: a thousand literals
-#: compile in the time of ten expressions, and are found sooner.
+#: Search for a literal instead of the whole expression if the literal is at least this rare (see `rarity`).
+#: A thousand literals compile in the time of ten expressions, and the scan is faster.
 MIN_LITERAL: Final = 6
 
 _ESCAPED: Final = tuple(b"\\x%02x" % byte for byte in range(256))
@@ -22,7 +22,13 @@ is_literal: Final = re.compile(rb"(?:\\x[0-9a-f]{2})+").fullmatch
 
 
 class Searched(msgspec.Struct, frozen=True):
-    """One entry of a database, and the patterns that can match only where it does; none where all may match then."""
+    """One entry of a database.
+
+    Args:
+        expression: what Hyperscan searches for.
+        flags: of Hyperscan.
+        patterns: the patterns that can match only if this entry does; empty if any pattern may match then.
+    """
 
     expression: bytes
     flags: int
@@ -30,11 +36,11 @@ class Searched(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """The expressions to search for, for a list of patterns.
+    """The expressions to search for, made from a list of patterns.
 
     Args:
-        entries: of the database, by id.
-        open: patterns of which nothing can be searched for; they have to be taken as matching anywhere.
+        entries: the entries of the database, by id.
+        open: patterns that cannot be searched for. They must be treated as matching every text.
     """
 
     entries: tuple[Searched, ...]
@@ -49,73 +55,78 @@ def search(
     literals: bool = True,
     once_a_line: bool = False,
 ) -> Search:
-    """The expressions to search for.
+    """Return the expressions to search for.
 
     Args:
         patterns: RE2 expressions.
-        lines: in raw lines, not in the text of a record.
-        extra: byte strings with which any pattern may match.
-        literals: a literal that an expression needs is searched for in its place, where it is long enough.
+        lines: search raw lines, not the text of a record.
+        extra: byte strings; any pattern may match a text that contains one of them.
+        literals: search for a literal that an expression requires instead of the expression, if it is rare enough.
         once_a_line: report each expression once for each raw line, at its end.
     """
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        wanted = _wanted(pattern, lines=lines, shortened=literals, whole=once_a_line)
+        wanted = _expressions_for(pattern, lines=lines, literals=literals, once_a_line=once_a_line)
         if wanted is None:
             unknown.append(number)
             continue
         for key in wanted:
             found.setdefault(key, []).append(number)
     if lines:
-        _only_shortest(found)
+        _drop_longer_literals(found)
     for text in extra:
         found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 
 
-def _wanted(pattern: str, *, lines: bool, shortened: bool, whole: bool) -> set[tuple[bytes, int]] | None:
-    """Expressions with their flags, one of which is found wherever the pattern matches."""
+def _expressions_for(pattern: str, *, lines: bool, literals: bool, once_a_line: bool) -> set[tuple[bytes, int]] | None:
+    """Return expressions with their flags; wherever the pattern matches, at least one of them does."""
     try:
         branches = alternatives(parse(pattern), lines=lines)
     except (Unreadable, RecursionError):
         return None
     wanted: set[tuple[bytes, int]] = set()
     for branch in branches:
-        literals = required(branch) if shortened else None
-        if literals is not None and all(rarity(text) >= MIN_LITERAL for text, _ in literals):
-            for text, folded in literals:
+        strings = required(branch) if literals else None
+        if strings is not None and all(rarity(text) >= MIN_LITERAL for text, _ in strings):
+            for text, folded in strings:
                 escaped = b"".join(_ESCAPED[byte] for byte in text)
                 wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
             continue
-        expression = to_line_end(branch) if whole else written(branch, lines=lines)
+        expression = to_line_end(branch) if once_a_line else to_hyperscan(branch, lines=lines)
         if expression is None:
             return None
         wanted.add((expression, hyperscan.HS_FLAG_MULTILINE if lines else 0))
     return wanted
 
 
-def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:
-    """Leaves out literals that contain another: where only the line matters, the shorter one says as much."""
+def _drop_longer_literals(found: dict[tuple[bytes, int], list[int]]) -> None:
+    """Remove literals that contain another one: the shorter literal selects every line that the longer one does."""
     literals = sorted((len(e), bytes.fromhex(e.replace(b"\\x", b"").decode()), f, e) for e, f in found if is_literal(e))
-    kept: list[tuple[bytes, list[int]]] = []
+    exact: list[tuple[bytes, list[int]]] = []
     folded: list[tuple[bytes, list[int]]] = []
     for _, text, flags, expression in literals:
-        low = text.lower()
-        inside = next((numbers for known, numbers in kept if known in text), None) if not flags else None
-        if inside is None:
-            inside = next((numbers for known, numbers in folded if known in low), None)
+        lower = text.lower()
+        shorter = next((numbers for known, numbers in exact if known in text), None) if not flags else None
+        if shorter is None:
+            shorter = next((numbers for known, numbers in folded if known in lower), None)
         numbers = found[expression, flags]
-        if inside is None:
-            (folded if flags else kept).append((text, numbers))
+        if shorter is None:
+            (folded if flags else exact).append((text, numbers))
         else:
-            inside.extend(number for number in numbers if number not in inside)
+            shorter.extend(number for number in numbers if number not in shorter)
             del found[expression, flags]
 
 
 def compiled(wanted: Search, *, once: bool, alike: bool = False) -> tuple[Search, ScanDatabase]:
-    """The database of a search. What Hyperscan cannot search for is taken out, and its patterns are open then."""
+    """Compile a search. Entries that Hyperscan rejects are removed, and their patterns become `open`.
+
+    Args:
+        wanted: what to search for.
+        once, alike: as for `ScanDatabase`.
+    """
     try:
         return wanted, ScanDatabase(wanted.entries, once=once, alike=alike)
     except hyperscan.error:
@@ -132,13 +143,13 @@ def compiled(wanted: Search, *, once: bool, alike: bool = False) -> tuple[Search
 
 
 class ScanDatabase:
-    """A compiled database. Not for two threads at a time: each needs its own.
+    """A compiled database. Two threads must not share one.
 
     Args:
-        entries: what to search for; their place is their id.
+        entries: what to search for; the position of an entry is its id.
         once: report each entry at most once in a scan.
-        alike: all have one id, so what ends at one place is reported once.
-        serialised: what `dump` gave for the same entries, to save compiling.
+        alike: give all entries the same id, so that matches that end at the same offset are reported once.
+        serialised: the result of `dump` for the same entries; saves compiling them.
     """
 
     def __init__(
@@ -158,16 +169,16 @@ class ScanDatabase:
             )
 
     def dump(self) -> bytes:
-        """The compiled database as bytes, for this version of Hyperscan and this kind of processor."""
+        """Return the compiled database as bytes, valid for this version of Hyperscan and this kind of processor."""
         return b"" if self._database is None else hyperscan.dumpb(self._database)
 
     def scan(
         self, data: bytes | memoryview, handler: Callable[[int, int, int, int, Any], Any], context: Any = None
     ) -> None:
-        """Calls `handler(id, 0, end, flags, context)` for each match, until it gives something true."""
+        """Call `handler(id, 0, end, flags, context)` for each match until it returns something true."""
         if self._database is not None and data:
             try:
-                # Any buffer will do, whatever the binding declares.
+                # The binding declares bytes but accepts any buffer.
                 self._database.scan(cast("bytes", data), match_event_handler=handler, context=context)
             except hyperscan.ScanTerminated:
                 return

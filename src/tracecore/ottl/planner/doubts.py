@@ -1,8 +1,9 @@
-"""A second look at lines in which only a word of a guard was found.
+"""A second scan for lines in which the first scan found only a literal of a guard.
 
-The scan of raw blocks searches for a word where a guard needs one: that is cheap, and as a rule the word is rare. In
-some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. So a line with a
-word also has to match what the word's guards say as a whole, which is compiled the first time it is needed.
+For a guard such as `check-point \\d+ is corrupt` the first scan of a raw block searches only for `check-point`, because
+literals are cheap to find and usually rare. In some logs the literal is on every line, and parsing all these lines
+would be a waste. A line found by a literal is therefore a *doubt*: it must also match one of the whole guards that
+require the literal. A database of these guards is compiled when the literal is first found.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
 
 
 class Doubts:
-    """Check which finds of a scan hold. The answer depends on the line alone.
+    """Confirms lines that a scan found. The answer depends on the line alone.
 
     Args:
         searched: what the scan searches for.
         patterns: the guards it was made from.
-        keep: gives what it is called with, made by the second argument the first time; for what is kept on disk.
+        keep: a cache on disk; `keep(name, make)` returns the stored bytes, or stores and returns those of `make`.
     """
 
     def __init__(self, searched: Search, patterns: Sequence[str], keep: Keep | None = None) -> None:
@@ -33,37 +34,37 @@ class Doubts:
         self._databases: dict[int, ScanDatabase | None] = {}
         self._keep = keep
 
-    def holding(self, text: bytes, ends: Array, lines: Array, entries: Array) -> Array:
-        """The lines that are worth parsing, ascending.
+    def confirmed(self, text: bytes, ends: Array, lines: Array, entries: Array) -> Array:
+        """Return the numbers of the lines that are worth parsing, ascending.
 
         Args:
-            text: what was scanned.
+            text: the scanned text.
             ends: where its lines end.
-            lines: the line of each find.
-            entries: what was found there, as the place in the search.
+            lines: the line of each match.
+            entries: the entry of the search that matched there.
         """
-        holds = np.zeros(len(ends) + 1, np.bool_)
+        confirmed = np.zeros(len(ends) + 1, np.bool_)
         doubted: list[tuple[ScanDatabase, Array]] = []
         for entry in distinct(entries).tolist():
-            where = lines[entries == entry]
+            matched = lines[entries == entry]
             database = self._database(entry)
             if database is None:
-                holds[where] = True
+                confirmed[matched] = True
             else:
-                doubted.append((database, where))
-        for database, where in doubted:
-            if len(asked := distinct(where[~holds[where]])):
-                holds[_matching(database, text, ends, asked)] = True
-        return np.flatnonzero(holds)
+                doubted.append((database, matched))
+        for database, matched in doubted:
+            if len(unsure := distinct(matched[~confirmed[matched]])):
+                confirmed[_matching(database, text, ends, unsure)] = True
+        return np.flatnonzero(confirmed)
 
     def _database(self, entry: int) -> ScanDatabase | None:
-        """Return what a line with a find has to match as well; None for nothing."""
+        """Return the database that a line found by this entry must match, too; None if it is confirmed already."""
         if entry not in self._databases:
-            self._databases[entry] = self._whole(entry)
+            self._databases[entry] = self._compile(entry)
         return self._databases[entry]
 
-    def _whole(self, entry: int) -> ScanDatabase | None:
-        """A database of the guards behind a word; None where nothing more is known of one of them."""
+    def _compile(self, entry: int) -> ScanDatabase | None:
+        """Compile the whole guards behind a literal; None if one of them cannot be searched for as a whole."""
         numbers = self._searched.entries[entry].patterns
         if not numbers or not is_literal(self._searched.entries[entry].expression):
             return None
@@ -77,30 +78,25 @@ class Doubts:
         return ScanDatabase((), once=False, serialised=dumped) if dumped else None
 
 
-def lines_end(text: bytes, ends: Array, lines: Array) -> Array:
-    """Where some lines end; the last one may have no terminator."""
+def ends_of(text: bytes, ends: Array, lines: Array) -> Array:
+    """Return where the lines with these numbers end; the last line may have no newline."""
     return np.append(ends, len(text))[lines]
 
 
-def joined(text: bytes, begins: Array, finals: Array) -> bytes:
-    """Stretches of a text as lines."""
+def joined(text: bytes, begins: Array, stops: Array) -> bytes:
+    """Return the slices `text[begin:stop]`, joined with newlines."""
     if c_part.part is not None:
-        return c_part.part.joined(text, begins, finals)
-    return b"\n".join(map(text.__getitem__, map(slice, begins.tolist(), finals.tolist())))
-
-
-def some_lines(text: bytes, ends: Array, lines: Array) -> tuple[bytes, Array]:
-    """Some lines of a text, and where they end."""
-    begins, finals = np.append(-1, ends)[lines] + 1, lines_end(text, ends, lines)
-    return joined(text, begins, finals), np.cumsum(finals - begins + 1) - 1
+        return c_part.part.joined(text, begins, stops)
+    return b"\n".join(map(text.__getitem__, map(slice, begins.tolist(), stops.tolist())))
 
 
 def _matching(database: ScanDatabase, text: bytes, ends: Array, lines: Array) -> Array:
-    """Return those of some lines in which something is found."""
+    """Return which of these lines the database matches."""
+    begins, stops = np.append(-1, ends)[lines] + 1, ends_of(text, ends, lines)
     matched: list[int] = []
-    some, borders = some_lines(text, ends, lines)
-    database.scan(some, _collect, matched)
-    return lines[distinct(np.searchsorted(borders, np.array(matched, np.intp)))]
+    database.scan(joined(text, begins, stops), _collect, matched)
+    joined_ends = np.cumsum(stops - begins + 1) - 1
+    return lines[distinct(np.searchsorted(joined_ends, np.array(matched, np.intp)))]
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:

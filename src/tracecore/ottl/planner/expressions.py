@@ -1,9 +1,8 @@
-"""RE2 expressions as trees over bytes: what Hyperscan is given in their place.
+"""RE2 expressions parsed into trees over bytes, from which the expressions for Hyperscan are made.
 
-Every rewriting here may only widen: whatever the expression matches in a text, its bytes match what is written here.
-A character outside ASCII is one to four bytes, and any byte above 127 stands for any such character. Case folding
-stays within ASCII; the two characters that fold to ASCII letters from outside it are `FOLDING`, and whoever scans has
-to look for them too.
+A tree may match more than its expression, but never less. A character outside ASCII is one to four bytes, and any byte
+above 127 stands for any such character. Case is folded only within ASCII. Two characters outside ASCII fold to ASCII
+letters (`FOLDING`); every scan must search for them, too.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-#: U+017F and U+212A, which are `s` and `k` to an expression that ignores case.
+#: U+017F and U+212A: an expression that ignores case takes them for `s` and `k`.
 FOLDING: Final = ("ſ".encode(), "\u212a".encode())
 
 ASCII: Final = (1 << 128) - 1
@@ -23,13 +22,13 @@ MAX_DEPTH: Final = 50
 
 
 class Byte(msgspec.Struct, frozen=True):
-    """One byte of a set, as a mask of 256 bits."""
+    """One byte out of a set. Bit n of the mask is set if byte n is in the set."""
 
     mask: int
 
 
 class Wide(msgspec.Struct, frozen=True):
-    """One character that may lie outside ASCII; `mask` are those within."""
+    """One character: any character outside ASCII, or one of the ASCII characters in the mask."""
 
     mask: int
 
@@ -48,18 +47,18 @@ class Repeat(msgspec.Struct, frozen=True):
     most: int | None
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A position, not a character."""
+class Position(msgspec.Struct, frozen=True):
+    """A condition on the position that consumes no character."""
 
     kind: Literal["text start", "text end", "line start", "line end", "word", "inside"]
 
 
-Node: TypeAlias = Byte | Wide | Sequence | Choice | Repeat | Place
+Node: TypeAlias = Byte | Wide | Sequence | Choice | Repeat | Position
 EMPTY: Final = Sequence(())
 
 
 class Unreadable(ValueError):
-    """An expression that this module does not know how to widen."""
+    """An expression that this module cannot parse."""
 
 
 def _mask(characters: str) -> int:
@@ -104,10 +103,10 @@ _PUNCTUATION: Final = frozenset("\\.+*?()|[]{}^$-/:;,'\"<>=!@#%&~` _")
 
 @lru_cache(maxsize=2048)
 def parse(text: str) -> Node:
-    """The tree of an expression.
+    """Parse an expression.
 
     Raises:
-        Unreadable: it uses something that is not known here (which then has to be taken as matching anything).
+        Unreadable: it uses something unknown. It must then be treated as matching every text.
     """
     parser = _Parser(text)
     node = parser.choice(0)
@@ -171,7 +170,7 @@ class _Parser:
         return atom
 
     def _counted(self) -> tuple[int, int | None] | None:
-        """`{2}`, `{2,}`, `{2,5}`; anything else in braces is literal."""
+        """Read `{2}`, `{2,}` or `{2,5}`; anything else in braces is literal."""
         if self.text[self.at] != "{":
             return None
         end = self.text.find("}", self.at)
@@ -193,9 +192,9 @@ class _Parser:
         if char == ".":
             return Wide(ASCII if self.dotall else ASCII & ~_mask("\n"))
         if char == "^":
-            return Place("line start" if self.multiline else "text start")
+            return Position("line start" if self.multiline else "text start")
         if char == "$":
-            return Place("line end" if self.multiline else "text end")
+            return Position("line end" if self.multiline else "text end")
         return self._character(char)
 
     def _group(self, depth: int) -> Node | None:
@@ -243,7 +242,7 @@ class _Parser:
         char = self.text[self.at : self.at + 1]
         if char in ("b", "B", "A", "z"):
             self.at += 1
-            return Place({"b": "word", "B": "inside", "A": "text start", "z": "text end"}[char])  # type: ignore[arg-type]
+            return Position({"b": "word", "B": "inside", "A": "text start", "z": "text end"}[char])  # type: ignore[arg-type]
         if char.lower() in _PERL:
             self.at += 1
             mask = _PERL[char.lower()]
@@ -251,7 +250,7 @@ class _Parser:
         return self._character(self._escaped())
 
     def _escaped(self) -> str:
-        """The character an escape stands for."""
+        """Return the character that an escape stands for."""
         char = self.text[self.at : self.at + 1]
         self.at += 1
         if char in _ESCAPES:
@@ -300,7 +299,7 @@ class _Parser:
                 mask |= _span(low, min(high, 127))
         self.at += 1
         if self.fold:
-            # A negated class leaves out both cases of a letter; what lies outside ASCII stays possible anyway.
+            # A negated class excludes both cases of a letter. Characters outside ASCII are included anyway.
             mask = _folded(mask) | (_FOLDABLE if wide and not negated else 0)
         if negated:
             return Wide(ASCII & ~mask)
@@ -317,5 +316,6 @@ class _Parser:
 
 
 def _folded(mask: int) -> int:
+    """Add the other case of every letter in the mask."""
     letters = mask & (_UPPER | _LOWER)
     return mask | (letters & _UPPER) << 32 | (letters & _LOWER) >> 32

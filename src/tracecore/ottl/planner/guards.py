@@ -1,133 +1,136 @@
 """Guards: constant `IsMatch(body, "…")` conditions without which a statement does nothing.
 
-A guard is a set of patterns. Where none of them matches the body, the condition is false, and evaluating it has no
-other effect: nothing before the guard could have failed.
+A guard is a set of patterns. If none of them matches the body, the condition is false, and evaluating it has no effect
+and raises no error. Example: `IsMatch(body, "NCCL") and attributes["x"] == 1` has the guard `{"NCCL"}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from tracecore.ottl import tree
 from tracecore.ottl.functions import regex
 from tracecore.ottl.planner.places import Place, extraction, place_of
 
-#: Patterns one of which has to match; None where nothing is known.
+#: Patterns, one of which must match the body; None if the condition has no guard.
 Guard: TypeAlias = frozenset[str] | None
 
-#: Attributes and entries of the cache, with the guards of all statements that set them; None where one has none.
+#: For each attribute and cache entry that statements set: the union of their guards; None if one of them has none.
 Stamped: TypeAlias = Mapping[Place, Guard]
 
-#: Paths of a log record that can be read, and with a constant key indexed, without failing.
-_QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
+#: Paths of a log record that can be read, and indexed with a constant key, without an error.
+_SAFE_PATHS: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
 _CACHE: Final = ("cache", "log.cache")
 _ATTRIBUTES: Final = ("attributes", "log.attributes")
 _REMOVING: Final = frozenset({"delete_key", "delete_matching_keys", "keep_keys", "keep_matching_keys"})
 
 
 def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> Guard:
-    """The guard of a condition in a log's context.
+    """Return the guard of a condition in a log's context.
 
     Args:
-        stamped: `attributes["x"] != nil` has the guards of the statements that set it, and so has `cache["x"] != nil`.
+        stamped: the guards of places that statements set. `attributes["x"] != nil` has the guard of `attributes["x"]`.
     """
     match condition:
         case tree.Call() if (pattern := tree.body_pattern(condition)) is not None:
             return frozenset({pattern})
         case tree.Comparison(("!=" | "==") as op, tree.Path() as path, tree.Literal(value)) if stamped:
-            # Nothing but a value that was set is not nil, or equal to one that is not.
+            # `!= nil` and `== "text"` both hold only if a statement has set a value.
             place = place_of(path)
             return stamped.get(place) if place is not None and (op == "!=") == (value is None) else None
         case tree.And(operands):
             guards = []
             for operand in operands:
                 guards.append(guard(operand, stamped))
-                if not quiet(operand):
+                if not cannot_fail(operand):
                     break
             known = [found for found in guards if found is not None]
-            # What is searched for anyway costs nothing more.
-            anyway = [found for found in known if stamped and found in stamped.values()]
-            return next(iter(anyway or known), None)
+            # Prefer a guard that is searched for anyway: it costs nothing more.
+            searched = [found for found in known if stamped and found in stamped.values()]
+            return next(iter(searched or known), None)
         case tree.Or(operands):
-            guards = [guard(operand, stamped) for operand in operands]
-            known = [found for found in guards if found is not None]
-            return frozenset().union(*known) if len(known) == len(guards) else None
+            return union([guard(operand, stamped) for operand in operands])
     return None
 
 
 class Effects:
-    """Guards: attributes that statements set, and the conditions under which they do.
+    """The places that the statements of a group set, and the guards under which they do.
 
     Args:
-        stamped: attributes that are set by the groups before.
+        stamped: the places that earlier groups set.
     """
 
     def __init__(self, stamped: Stamped) -> None:
         self.stamped: dict[Place, Guard] = dict(stamped)
-        #: Entries of the cache that are the body but for terminal codes, unless one of these patterns matches it.
-        self._copies: dict[Place, frozenset[str]] = {("body", ""): frozenset()}
-        #: Guards of all statements that set an attribute.
-        self.visible: list[Guard] = []
+        #: Places that hold the body without terminal codes. A match of one of the patterns may have edited the copy.
+        self._body_copies: dict[Place, frozenset[str]] = {("body", ""): frozenset()}
+        #: Guards of all statements that set anything but a cache entry.
+        self._guards: list[Guard] = []
 
-    def add(self, statement: tree.Statement, entered: Guard) -> None:
-        """Takes a statement of a group in, in order; `entered` is the guard of the group."""
-        # A condition that fails sets nothing either.
-        found = guard(statement.where, self.stamped) or entered
+    def add(self, statement: tree.Statement, group_guard: Guard) -> None:
+        """Add the next statement of a group."""
+        # A condition that raises an error sets nothing either.
+        found = guard(statement.where, self.stamped) or group_guard
         match statement.editor:
             case tree.Call("set", (tree.Argument("", tree.Path() as target), tree.Argument("", value))):
                 place = place_of(target)
                 if place is not None and place[0] == "cache" and isinstance(value, tree.Path) and tree.is_body(value):
-                    self._copies[place] = frozenset()
+                    self._body_copies[place] = frozenset()
                 self._set(place, found)
-            case tree.Call("merge_maps") as call if (taken := extraction(call)) is not None:
-                subject, pattern = taken
+            case tree.Call("merge_maps") as call if (extracted := extraction(call)) is not None:
+                subject, pattern = extracted
                 source = ("body", "") if tree.is_body(subject) else place_of(subject)
-                edited = None if source is None else self._copies.get(source)
+                edits = None if source is None else self._body_copies.get(source)
                 for name in filter(None, regex.group_names(pattern)):
-                    self._set(("cache", name), found if edited is None else edited | {pattern})
+                    self._set(("cache", name), found if edits is None else edits | {pattern})
             case tree.Call("replace_pattern", (tree.Argument("", tree.Path() as target), tree.Argument("", value), *_)):
-                codes = isinstance(value, tree.Literal) and str(value.value).startswith("\\x1b")
-                if not codes and (place := place_of(target)) in self._copies:
-                    edits = guard(statement.where, self.stamped)
-                    before = self._copies.pop(place)
-                    if edits is not None:
-                        self._copies[place] = before | edits
+                strips_codes = isinstance(value, tree.Literal) and str(value.value).startswith("\\x1b")
+                if not strips_codes and (place := place_of(target)) in self._body_copies:
+                    edit = guard(statement.where, self.stamped)
+                    before = self._body_copies.pop(place)
+                    if edit is not None:
+                        self._body_copies[place] = before | edit
             case _:
                 self._set(None, found)
 
     def _set(self, place: Place | None, found: Guard) -> None:
         if place is None or place[0] != "cache":
-            self.visible.append(found)
+            self._guards.append(found)
         if place is not None:
             before = self.stamped.get(place, frozenset())
             self.stamped[place] = None if before is None or found is None else before | found
 
-    def whole(self) -> Guard:
-        """Return the condition under which an attribute is set at all."""
-        known = [found for found in self.visible if found is not None]
-        return frozenset[str]().union(*known) if len(known) == len(self.visible) else None
+    def guard(self) -> Guard:
+        """Return the guard of all statements together: without a match of it, no attribute is set."""
+        return union(self._guards)
+
+
+def union(guards: Sequence[Guard]) -> Guard:
+    """Return the guard of "one of these": None if one of them is None."""
+    known = [found for found in guards if found is not None]
+    return frozenset[str]().union(*known) if len(known) == len(guards) else None
 
 
 def statement_guard(statement: tree.Statement) -> Guard:
-    """The guard of a statement in a log's context: of its condition, or of what it would take out of the body."""
+    """Return the guard of a statement in a log's context: of its condition, or of its extraction from the body."""
     found = guard(statement.where)
     if found is not None:
         return found
-    if statement.where is not None and not quiet(statement.where):
+    if statement.where is not None and not cannot_fail(statement.where):
         return None
     match statement.editor:
         case tree.Call(
             "merge_maps", (tree.Argument("", tree.Path() as target), tree.Argument("", tree.Call() as source), *_)
         ):
-            # Nothing extracted is nothing merged.
+            # If nothing is extracted, nothing is merged.
             pattern = tree.body_pattern(source, "ExtractPatterns")
             return frozenset({pattern}) if pattern is not None and tree.unparse(target) in _CACHE else None
     return None
 
 
 def changes_body(statement: tree.Statement) -> bool:
-    """Whether later guards may see another body than earlier ones."""
+    """Whether a statement may change the body, so that later guards see another text."""
     arguments = statement.editor.arguments
     if not arguments:
         return False
@@ -136,14 +139,14 @@ def changes_body(statement: tree.Statement) -> bool:
 
 
 def only_removes(statement: tree.Statement) -> bool:
-    """Whether a statement does nothing but take attributes off: nothing, where no statement before it has set one."""
+    """Whether a statement only removes attributes: it does nothing if no earlier statement has set one."""
     arguments = statement.editor.arguments
     target = arguments[0].value if arguments else None
     return statement.editor.name in _REMOVING and isinstance(target, tree.Path) and tree.unparse(target) in _ATTRIBUTES
 
 
 def stays_inside(statement: tree.Statement) -> bool:
-    """Whether a statement changes nothing but the record itself (not the resource and scope it shares with others)."""
+    """Whether a statement changes only the record, not the resource and scope that it shares with other records."""
     arguments = statement.editor.arguments
     target = arguments[0].value if arguments else None
     if not isinstance(target, tree.Path):
@@ -151,26 +154,27 @@ def stays_inside(statement: tree.Statement) -> bool:
     return target.segments[0].name not in ("resource", "scope", "instrumentation_scope")
 
 
-def quiet(condition: tree.Condition) -> bool:
-    """Whether a condition cannot fail on a log whose body is a string and whose attributes are a map."""
+def cannot_fail(condition: tree.Condition) -> bool:
+    """Whether a condition never raises an error on a log whose body is a string and whose attributes are a map."""
     match condition:
         case tree.Call():
             return tree.body_pattern(condition) is not None
         case tree.Comparison(op, left, right):
             literal = isinstance(left, tree.Literal) or isinstance(right, tree.Literal)
-            return op in ("==", "!=") and literal and _readable(left) and _readable(right)
+            return op in ("==", "!=") and literal and _is_safe(left) and _is_safe(right)
         case tree.Not(operand):
-            return quiet(operand)
+            return cannot_fail(operand)
         case tree.And(operands) | tree.Or(operands):
-            return all(quiet(operand) for operand in operands)
+            return all(map(cannot_fail, operands))
     return isinstance(condition, tree.Literal)
 
 
-def _readable(expression: tree.Expression) -> bool:
+def _is_safe(expression: tree.Expression) -> bool:
+    """Whether reading an operand never raises an error."""
     if not isinstance(expression, tree.Path):
         return isinstance(expression, tree.Literal)
     *before, last = expression.segments
     name = ".".join(segment.name for segment in expression.segments)
     keys = last.keys
     constant = len(keys) == 1 and isinstance(keys[0], tree.Literal) and isinstance(keys[0].value, str)
-    return name in _QUIET and constant and not any(segment.keys for segment in before)
+    return name in _SAFE_PATHS and constant and not any(segment.keys for segment in before)

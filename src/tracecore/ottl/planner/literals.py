@@ -1,21 +1,21 @@
-"""Literals that an expression cannot match without: cheaper to search for than the expression itself."""
+"""Literals that every match of an expression contains: searching for them is cheaper than for the expression."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from tracecore.ottl.planner.expressions import Byte, Choice, Node, Place, Repeat, Sequence
+from tracecore.ottl.planner.expressions import Byte, Choice, Node, Position, Repeat, Sequence
 
-#: As many strings as one expression may be spelled out to.
+#: An expression is expanded into at most this many strings: `ab?c` into `abc` and `ac`.
 MAX_STRINGS: Final = 24
-#: A literal of this length is rare enough in logs.
-LONG: Final = 10
-#: Words that programs write all the time, whatever happens: no rarer than a literal of this length.
-COMMON: Final = frozenset((b"checkpoint", b"loading", b"saving", b"training", b"writing"))
-SHORT: Final = 5
+#: Literals of this length are rare enough in logs.
+RARE_LENGTH: Final = 10
+#: Words that healthy programs write all the time. They are as common as other literals of `COMMON_LENGTH`.
+COMMON_WORDS: Final = frozenset((b"checkpoint", b"loading", b"saving", b"training", b"writing"))
+COMMON_LENGTH: Final = 5
 
-#: A string and whether case matters not. A folded one is in lower case.
+#: A string, and whether case is ignored. The string is in lower case then.
 Literal: TypeAlias = tuple[bytes, bool]
 _Strings: TypeAlias = frozenset[Literal]
 
@@ -23,49 +23,49 @@ _NOTHING: Final[_Strings] = frozenset({(b"", False)})
 
 
 def required(node: Node) -> frozenset[Literal] | None:
-    """Strings one of which is in whatever the expression matches, the rarest that can be had; None where none is."""
-    exact, best = _strings(node)
-    found = best if exact is None else _better(best, exact)
-    return None if found is None or _score(found) == 0 else found
+    """Return the rarest known set of strings such that every match contains one of them; None if there is none."""
+    exact, contained = _strings(node)
+    found = contained if exact is None else _rarer(contained, exact)
+    return None if found is None or _lowest_rarity(found) == 0 else found
 
 
 def rarity(text: bytes) -> int:
-    """Return how rare a literal is in logs, as the length of one without a meaning."""
-    return min(len(text), SHORT) if text.strip(b" ").lower() in COMMON else len(text)
+    """Return how rare a literal is in logs: its length, but at most `COMMON_LENGTH` for a common word."""
+    return min(len(text), COMMON_LENGTH) if text.strip(b" ").lower() in COMMON_WORDS else len(text)
 
 
-def _score(strings: _Strings) -> int:
+def _lowest_rarity(strings: _Strings) -> int:
     return min((rarity(text) for text, _ in strings), default=0)
 
 
-def _better(one: _Strings | None, other: _Strings | None) -> _Strings | None:
-    """The longer ones; beyond a length that is rare enough, the fewer ones."""
+def _rarer(one: _Strings | None, other: _Strings | None) -> _Strings | None:
+    """Return the set with the longer strings; if both are long enough, the set with fewer strings."""
     if one is None or other is None:
         return other if one is None else one
-    first, second = _score(one), _score(other)
-    if min(first, LONG) != min(second, LONG):
+    first, second = _lowest_rarity(one), _lowest_rarity(other)
+    if min(first, RARE_LENGTH) != min(second, RARE_LENGTH):
         return one if first > second else other
     return one if (-len(one), first) >= (-len(other), second) else other
 
 
 def _strings(node: Node) -> tuple[_Strings | None, _Strings | None]:
-    """All strings the node matches, where they are few; and strings one of which any match contains."""
+    """Return all strings that the node matches (None if too many), and strings one of which each match contains."""
     match node:
         case Byte(mask):
             return _bytes(mask), None
-        case Place():
+        case Position():
             return _NOTHING, None
         case Sequence(parts):
             return _sequence(parts)
         case Choice(parts):
             return _choice(parts)
         case Repeat(part, least, most):
-            exact, best = _strings(part)
+            exact, contained = _strings(part)
             if exact is not None and (least, most) == (0, 1):
                 return exact | _NOTHING, None
             if exact is not None and least == most == 1:
-                return exact, best
-            return None, (None if least == 0 else best if exact is None else _better(best, exact))
+                return exact, contained
+            return None, (None if least == 0 else contained if exact is None else _rarer(contained, exact))
     return None, None
 
 
@@ -85,21 +85,20 @@ def _bytes(mask: int) -> _Strings | None:
 
 
 def _sequence(parts: tuple[Node, ...]) -> tuple[_Strings | None, _Strings | None]:
-    whole = True
-    best: _Strings | None = None
+    complete = True
+    contained: _Strings | None = None
     current = _NOTHING
     for part in parts:
         exact, inner = _strings(part)
         if exact is not None and len(current) * len(exact) <= MAX_STRINGS:
             current = frozenset(_joined(one, other) for one in current for other in exact)
             continue
-        whole = False
-        best = _better(best, current)
-        best = _better(best, inner)
-        best = _better(best, exact)
+        complete = False
+        contained = _rarer(contained, current)
+        contained = _rarer(contained, inner)
+        contained = _rarer(contained, exact)
         current = _NOTHING if exact is None else exact
-    best = _better(best, current)
-    return (current if whole else None), best
+    return (current if complete else None), _rarer(contained, current)
 
 
 def _joined(one: Literal, other: Literal) -> Literal:
@@ -110,12 +109,12 @@ def _joined(one: Literal, other: Literal) -> Literal:
 
 def _choice(parts: tuple[Node, ...]) -> tuple[_Strings | None, _Strings | None]:
     exact: _Strings | None = frozenset()
-    best: _Strings | None = frozenset()
+    contained: _Strings | None = frozenset()
     for part in parts:
         own, inner = _strings(part)
-        needed = inner if own is None else _better(inner, own)
-        best = None if best is None or needed is None else best | needed
+        needed = inner if own is None else _rarer(inner, own)
+        contained = None if contained is None or needed is None else contained | needed
         exact = None if exact is None or own is None else exact | own
     if exact is not None and len(exact) > MAX_STRINGS:
         exact = None
-    return exact, best
+    return exact, contained

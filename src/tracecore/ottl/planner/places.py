@@ -1,4 +1,4 @@
-"""The keys of a log's maps that statements read and write."""
+"""Places: the entries of a log's maps that statements read and write."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TypeAlias
 from tracecore.ottl import tree
 from tracecore.ottl.functions import regex
 
-#: A map and the name of an entry of it: `("cache", "step")`; the name is empty for the map itself.
+#: The name of a map and a key in it: `("cache", "step")`. The key is empty for the map itself.
 Place: TypeAlias = tuple[str, str]
 
 
 def extraction(editor: tree.Call) -> tuple[tree.Path, str] | None:
-    """Subject and pattern of `merge_maps(cache, ExtractPatterns(subject, "pattern"), "upsert")`."""
+    """Return subject and pattern of `merge_maps(cache, ExtractPatterns(subject, "pattern"), "upsert")`."""
     match editor.arguments:
         case (
             tree.Argument("", tree.Path() as target),
@@ -31,7 +31,7 @@ def extraction(editor: tree.Call) -> tuple[tree.Path, str] | None:
 
 
 def place_of(path: tree.Path) -> Place | None:
-    """Where a path leads that is one of the maps or an entry of it (else the name is empty); None for all others."""
+    """Return the place of a path to the cache, the attributes, the resource attributes or an entry; else None."""
     *before, last = path.segments
     names = [segment.name for segment in path.segments]
     if names[0] == "log":

@@ -1,10 +1,10 @@
-"""A plan: transform processors in their order, and for each record only the statements that can do something.
+"""A plan runs transform processors on log records, but only the statements that can do something on a record.
 
-    plan = Plan(processors)      # mappings as under `transform/…:` in a Collector's configuration
-    plan.run(signal)             # the same as running each processor on the record
+    plan = Plan(outline(processors))    # mappings as under `transform/…:` in a Collector's configuration
+    plan.run(signal)                    # the same result as running each processor on the record
 
-One scan of the body says which guards can match; statements without a guard always run. Statements are compiled when
-they are first needed.
+One scan of the body finds the guards that can match. Statements without a guard always run. Statements are compiled
+when they are first needed.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import msgspec
 from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, compiled, search
 
 if TYPE_CHECKING:
-    from tracecore.ottl.planner.schedule import Caches, Candidates, Schedule, Stock
+    from tracecore.ottl.planner.schedule import Caches, Candidates, Schedule, StatementCache
     from tracecore.signals.record import LogSignal
 
-#: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
+#: Schedules kept for each stage. All are dropped when one more is needed.
 MAX_SCHEDULES: Final = 4096
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
-    """A group of statements and what it takes to run them.
+    """A group of statements and its guards. Patterns are given by number.
 
     Args:
-        processor: its number in the plan; groups of one processor may share a cache.
+        processor: the number of its processor in the plan; groups of one processor may share a cache.
         context: `log`, `resource`, …
         statements: their text.
         conditions: their text.
         qualified: paths begin with the name of their context.
         error_mode: see `ottl.transform`.
         shared_cache: see `ottl.processor.Group`.
-        guard: numbers of patterns one of which must match; None where the group has to be entered always.
+        guard: patterns, one of which must match; None if the group must always be entered.
         guards: the same for each statement.
-        fresh: as `guard`, for records that have no attribute of those that statements set: lines as they are read.
-        effects: for the same records, patterns one of which must match for any attribute to be set; None for unknown.
-        changes_body: the body is to be scanned again after it.
+        fresh: the same as `guard` for a line as it is read, which has none of the attributes that statements set.
+        effects: for such a line, the text of patterns one of which must match for any attribute to be set; or None.
+        changes_body: the body must be scanned again after this group.
     """
 
     processor: int
@@ -57,11 +57,11 @@ class PlannedGroup(msgspec.Struct, frozen=True):
 
 
 class Outline(msgspec.Struct, frozen=True):
-    """A plan as data: everything that has to be found out about statements before they run.
+    """A plan as data, which can be stored: everything that is derived from the statements before they run.
 
     Args:
-        patterns: all guards, by number.
-        groups: of all processors, in order.
+        patterns: the patterns of all guards, by number.
+        groups: the groups of all processors, in order.
         text: what to search for in a record's text.
         local: statements change only their own record, so that records can be run one after the other.
     """
@@ -73,7 +73,7 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 def outline(processors: Iterable[Mapping[str, Any]]) -> Outline:
-    """Reads the log statements of processors.
+    """Read the log statements of processors.
 
     Raises:
         OttlError, ValueError: as `ottl.Processor` does.
@@ -89,30 +89,30 @@ class Plan:
 
     Args:
         outlined: what to run, from `outline`.
-        serialised: the compiled database, where it is known.
+        serialised: the compiled database, if it was stored.
     """
 
     def __init__(self, outlined: Outline, serialised: bytes | None = None) -> None:
         self.outline = outlined
-        #: Statements and conditions that failed and were passed over, since the start.
+        #: Statements and conditions that raised an error and were skipped, since the start.
         self.failures = 0
         if serialised is None:
             wanted, self.database = compiled(outlined.text, once=True)
         else:
             wanted, self.database = outlined.text, ScanDatabase(outlined.text.entries, once=True, serialised=serialised)
-        #: What is searched for in bodies, without what Hyperscan cannot search for.
+        #: What is searched for in bodies, without the entries that Hyperscan rejects.
         self.text = wanted
-        self._patterns = tuple(frozenset(entry.patterns) for entry in wanted.entries)
-        self._always = frozenset(wanted.open)
-        self._everything = frozenset(range(len(outlined.patterns)))
+        self._entry_patterns = tuple(frozenset(entry.patterns) for entry in wanted.entries)
+        self._unsearchable = frozenset(wanted.open)
         self._stages = _stages(outlined.groups)
+        #: For each stage, the schedule by the entries of the database that were found.
         self._schedules: tuple[dict[frozenset[int], Schedule], ...] = tuple({} for _ in self._stages)
-        #: The same by what tells them apart.
+        #: Equal schedules are shared.
         self._shared: dict[tuple[Candidates, frozenset[int] | None], Schedule] = {}
-        self._stock: Stock | None = None
+        self._statements: StatementCache | None = None
 
     def run(self, signal: LogSignal) -> None:
-        """Run all statements that can do something on this record, in their order."""
+        """Run all statements that can do something on this record, in order."""
         log: dict[str, Any] = signal["log"]  # type: ignore[assignment]
         caches: Caches = {}
         for stage, schedules in enumerate(self._schedules):
@@ -124,49 +124,49 @@ class Plan:
                 hits: list[int] = []
                 self.database.scan(data, _collect, hits)
                 found = frozenset(hits)
-            schedule = schedules.get(found) or self._scheduled(stage, found)
-            self.failures += schedule.rest(data).run(signal, caches)
+            schedule = schedules.get(found) or self._schedule(stage, found)
+            self.failures += schedule.groups(data).run(signal, caches)
 
     def matching(self, data: bytes) -> frozenset[int]:
-        """Entries of the database that occur in a text, encoded as UTF-8."""
+        """Return the entries of the database that match a text, encoded as UTF-8."""
         found: list[int] = []
         self.database.scan(data, _collect, found)
         return frozenset(found)
 
     def _forget(self) -> None:
         self._shared.clear()
-        for known in self._schedules:
-            known.clear()
+        for schedules in self._schedules:
+            schedules.clear()
 
-    def _scheduled(self, stage: int, found: frozenset[int]) -> Schedule:
-        """The schedule of a stage for guards that were not found together before."""
-        from tracecore.ottl.planner.schedule import Schedule, Stock
+    def _schedule(self, stage: int, found: frozenset[int]) -> Schedule:
+        """Make the schedule of a stage for entries that were not found together before."""
+        from tracecore.ottl.planner.schedule import Schedule, StatementCache
 
-        if self._stock is None:
-            self._stock = Stock(self.outline, self._forget)
+        if self._statements is None:
+            self._statements = StatementCache(self.outline, self._forget)
         if len(self._schedules[stage]) >= MAX_SCHEDULES:
             self._forget()
-        entries = self._patterns
+        entries = self._entry_patterns
         if found is _UNKNOWN or any(not entries[number] for number in found):
-            matched = self._everything
+            matched = frozenset(range(len(self.outline.patterns)))
         else:
-            matched = self._always.union(*(entries[number] for number in found))
-        candidates = []
+            matched = self._unsearchable.union(*(entries[number] for number in found))
+        chosen = []
         for number in self._stages[stage]:
-            entry = self.outline.groups[number]
-            if entry.guard is not None and matched.isdisjoint(entry.guard):
+            group = self.outline.groups[number]
+            if group.guard is not None and matched.isdisjoint(group.guard):
                 continue
-            places = tuple(
-                place for place, guard in enumerate(entry.guards) if guard is None or not matched.isdisjoint(guard)
+            statements = tuple(
+                index for index, guard in enumerate(group.guards) if guard is None or not matched.isdisjoint(guard)
             )
-            if places or entry.conditions:
-                candidates.append((number, places))
-        chosen = tuple(candidates)
-        known = None if found is _UNKNOWN else matched & self._stock.numbers_of(chosen)
-        # Much of what is found matters to no statement that can run: a comma, where only progress is asked for one.
-        schedule = self._shared.get((chosen, known))
+            if statements or group.conditions:
+                chosen.append((number, statements))
+        candidates = tuple(chosen)
+        # Ignore matches that no candidate asks for. Many sets of found entries then have the same schedule.
+        known = None if found is _UNKNOWN else matched & self._statements.numbers_of(candidates)
+        schedule = self._shared.get((candidates, known))
         if schedule is None:
-            schedule = self._shared[chosen, known] = Schedule(self._stock, chosen, known)
+            schedule = self._shared[candidates, known] = Schedule(self._statements, candidates, known)
         self._schedules[stage][found] = schedule
         return schedule
 
@@ -178,7 +178,7 @@ def _encoded(body: str) -> bytes | None:
         return None
 
 
-#: The key of what runs where the body is no text that can be scanned: everything.
+#: The key of the schedule for bodies that cannot be scanned: all statements run.
 _UNKNOWN: Final = frozenset({-1})
 
 
@@ -187,7 +187,7 @@ def _collect(number: int, start: int, end: int, flags: int, found: list[int]) ->
 
 
 def _stages(groups: Sequence[PlannedGroup]) -> tuple[tuple[int, ...], ...]:
-    """Numbers of groups between which the body does not change."""
+    """Divide the groups, by number, into stages; the body does not change within a stage."""
     stages: list[list[int]] = [[]]
     for number, group in enumerate(groups):
         stages[-1].append(number)

@@ -1,8 +1,8 @@
-"""From configurations to planned groups: parses every statement and finds its guards."""
+"""Planned groups read from configurations: every statement is parsed, and its guard is found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tracecore.ottl.contexts import context_type
@@ -16,6 +16,7 @@ from tracecore.ottl.planner.guards import (
     only_removes,
     statement_guard,
     stays_inside,
+    union,
 )
 from tracecore.ottl.planner.places import Place
 from tracecore.ottl.planner.plan import PlannedGroup
@@ -23,7 +24,7 @@ from tracecore.ottl.processor import GroupSource, read_config
 
 
 def read_groups(processors: Iterable[Mapping[str, Any]]) -> tuple[tuple[PlannedGroup, ...], tuple[str, ...], bool]:
-    """The log groups of all processors, the patterns that guard them, and whether records stay by themselves.
+    """Return the log groups of all processors, the patterns of their guards, and `Outline.local`.
 
     Raises:
         OttlError, ValueError: as `ottl.Processor` does.
@@ -32,30 +33,32 @@ def read_groups(processors: Iterable[Mapping[str, Any]]) -> tuple[tuple[PlannedG
     groups: list[PlannedGroup] = []
     stamped: dict[Place, Guard] = {}
     local = True
-    for place, config in enumerate(processors):
+    for number, config in enumerate(processors):
         for source in read_config(config):
             if source.signal == "logs":
-                group, alone = _planned(source, place, numbers, stamped)
+                group, group_local = _planned_group(source, number, numbers, stamped)
                 groups.append(group)
-                local = local and alone
+                local = local and group_local
     return tuple(groups), tuple(numbers), local
 
 
-def _planned(
+def _planned_group(
     source: GroupSource, processor: int, numbers: dict[str, int], stamped: dict[Place, Guard]
 ) -> tuple[PlannedGroup, bool]:
+    """Return the group and whether it is local. Adds new patterns to `numbers` and the places it sets to `stamped`."""
     statements = [parse(text) for text in source.statements]
     conditions = [parse_condition(text) for text in source.conditions]
     if source.context:
         context = context_type(source.context.lower()).name
     else:
         context = infer_context([*statements, *conditions], SIGNALS["logs"])
-    writes = context == "log" and any(map(changes_body, statements))
-    guarded = context == "log" and not writes
-    whole = _entered([guard(condition) for condition in conditions]) if guarded else None
-    own = [statement_guard(node) if guarded else None for node in statements]
-    fresh = _entered([guard(condition, stamped) for condition in conditions]) if guarded else None
-    fresh = whole if fresh is None else fresh
+    writes_body = context == "log" and any(map(changes_body, statements))
+    guarded = context == "log" and not writes_body
+    entry = fresh = None
+    if guarded and conditions:
+        entry = union([guard(condition) for condition in conditions])
+        fresh = union([guard(condition, stamped) for condition in conditions])
+        fresh = entry if fresh is None else fresh
     if guarded and all(map(only_removes, statements)):
         fresh = frozenset()
     effects = Effects(stamped)
@@ -71,20 +74,13 @@ def _planned(
         qualified=not source.context,
         error_mode=source.error_mode,
         shared_cache=source.shared_cache,
-        guard=_numbered(whole, numbers),
-        guards=tuple(_numbered(found, numbers) for found in own),
+        guard=_numbered(entry, numbers),
+        guards=tuple(_numbered(statement_guard(node) if guarded else None, numbers) for node in statements),
         fresh=_numbered(fresh, numbers),
-        effects=None if (visible := effects.whole()) is None or not guarded else tuple(sorted(visible)),
-        changes_body=writes,
+        effects=None if (setting := effects.guard()) is None or not guarded else tuple(sorted(setting)),
+        changes_body=writes_body,
     )
-    alone = context == "log" and not source.shared_cache and all(map(stays_inside, statements))
-    return group, alone
-
-
-def _entered(guards: Sequence[Guard]) -> Guard:
-    """The guard of a group that is entered where one of some conditions holds."""
-    known = [found for found in guards if found is not None]
-    return frozenset[str]().union(*known) if known and len(known) == len(guards) else None
+    return group, context == "log" and not source.shared_cache and all(map(stays_inside, statements))
 
 
 def _numbered(found: Guard, numbers: dict[str, int]) -> tuple[int, ...] | None:

@@ -1,8 +1,9 @@
-"""The statements that run on a record: those that can do something, by what their conditions ask the body.
+"""Schedules: which statements run on a record, depending on the patterns that match its body.
 
-Where the scan found certain guards, certain statements can do something (`Schedule`). What their conditions ask the
-body is asked first, the expressions of each group at once. A statement whose condition cannot hold then is gone, and so
-is a group; what is left (`Rest`) is compiled once for all records with the same answers.
+The scan of a body selects the statements that can do something: the candidates. A `Schedule` then matches the body
+with all the patterns that the conditions of the candidates name, one group of statements at a time. Statements and
+groups whose conditions are now false are dropped. The others (`ReducedGroups`) are compiled without the conditions
+that are now true, once for all records whose bodies match the same patterns.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from tracecore.ottl.compile import Program, compile_condition, compile_statement
 from tracecore.ottl.context import Context
 from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import quiet
-from tracecore.ottl.planner.questions import Answer, questions, reduced
+from tracecore.ottl.planner.guards import cannot_fail
+from tracecore.ottl.planner.reduction import Matches, body_patterns, reduced
 from tracecore.ottl.planner.shortcuts import editing
 from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode
@@ -28,23 +29,25 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import Outline, PlannedGroup
     from tracecore.signals.record import LogSignal
 
-#: Questions and rests that are remembered; all are forgotten when there are so many.
+#: After so many reductions all compiled groups and statements are dropped.
 MAX_STEPS: Final = 8192
-#: Sets of expressions that are asked for together, likewise.
+#: Sets of patterns that are matched together. All are dropped when one more is needed.
 MAX_TESTS: Final = 1024
 
-Asked: TypeAlias = Callable[[Context], bool]
-#: Groups by their number, with the places of the statements of each that can do something.
+Predicate: TypeAlias = Callable[[Context], bool]
+#: Returns which of some patterns match a body, as their positions.
+PatternTest: TypeAlias = Callable[[bytes], list[int]]
+#: Numbers of groups, each with the indexes of the statements that can do something.
 Candidates: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 #: The caches that groups of a processor share, by processor and context.
 Caches: TypeAlias = dict[tuple[int, str], dict[str, Any]]
 
 
-class Rest:
-    """The statements that run when nothing is left to ask.
+class ReducedGroups:
+    """Compiled groups, reduced to what can do something on certain records.
 
     Args:
-        groups: in order, each with where it comes from.
+        groups: in order, each with its group in the plan.
     """
 
     __slots__ = ("_groups",)
@@ -53,96 +56,96 @@ class Rest:
         self._groups = tuple(groups)
 
     def run(self, signal: LogSignal, caches: Caches) -> int:
-        """Run on a record, and give how many statements and conditions failed."""
+        """Run the groups on a record and return how many statements and conditions raised an error."""
         failed = 0
-        for group, entry in self._groups:
-            ctx = _CONTEXTUAL[entry.context](signal)
-            if entry.shared_cache:
-                ctx.cache = caches.setdefault((entry.processor, entry.context), {})
+        for group, planned in self._groups:
+            ctx = _CONTEXTS[planned.context](signal)
+            if planned.shared_cache:
+                ctx.cache = caches.setdefault((planned.processor, planned.context), {})
             failed += group.run(ctx)
         return failed
 
 
 class Schedule:
-    """The statements that run if certain guards match.
+    """The groups that run on records for which the scan gave the same result.
 
     Args:
-        stock: the statements.
-        candidates: what can do something.
-        matched: numbers of the patterns they ask for that can match; None where nothing is known of the body.
+        statements: the statements of the plan.
+        candidates: the statements that can do something.
+        matched: numbers of the candidates' patterns that may match, from the scan; None if the body was not scanned.
     """
 
-    __slots__ = ("_asked", "_candidates", "_matched", "_rests", "_stock")
+    __slots__ = ("_candidates", "_matched", "_reduced", "_statements", "_tests")
 
-    def __init__(self, stock: Stock, candidates: Candidates, matched: frozenset[int] | None) -> None:
-        self._stock = stock
+    def __init__(self, statements: StatementCache, candidates: Candidates, matched: frozenset[int] | None) -> None:
+        self._statements = statements
         self._candidates = candidates
         self._matched = matched
-        #: Expressions that are asked for together, with the function that gives the places of those that match.
-        self._asked: list[tuple[tuple[str, ...], Callable[[bytes], list[int]]]] = []
+        #: Patterns that are matched together, and their test.
+        self._tests: list[tuple[tuple[str, ...], PatternTest]] = []
         seen: set[str] = set()
-        for patterns in stock.asked(candidates) if matched is not None else ():
-            new = tuple(each for each in patterns if each not in seen and self._known(each) is None)
+        for patterns in statements.patterns(candidates) if matched is not None else ():
+            new = tuple(each for each in patterns if each not in seen and self._scan_result(each) is None)
             if new:
-                self._asked.append((new, stock.test(new)))
+                self._tests.append((new, statements.test(new)))
                 seen.update(new)
-        #: By what each question gave.
-        self._rests: dict[tuple[tuple[int, ...], ...], Rest] = {}
+        #: Groups by the results of all tests.
+        self._reduced: dict[tuple[tuple[int, ...], ...], ReducedGroups] = {}
 
-    def rest(self, data: bytes | None) -> Rest:
-        """Return the statements for a record whose body is this UTF-8 text; None for a body that is no text."""
-        found = () if data is None else tuple(tuple(test(data)) for _, test in self._asked)
-        return self._rests.get(found) or self._made(found)
+    def groups(self, data: bytes | None) -> ReducedGroups:
+        """Return the groups for a record whose body is this UTF-8 text; None for a body that is no text."""
+        found = () if data is None else tuple(tuple(test(data)) for _, test in self._tests)
+        return self._reduced.get(found) or self._reduce(found)
 
-    def _made(self, found: tuple[tuple[int, ...], ...]) -> Rest:
-        answers: dict[str, bool] = {}
-        for places, (patterns, _) in zip(found, self._asked, strict=False):
-            answers.update((pattern, place in places) for place, pattern in enumerate(patterns))
-        answer = None if self._matched is None else lambda pattern: answers.get(pattern, self._known(pattern))
-        rest = self._rests[found] = self._stock.rest(self._candidates, answer)
-        return rest
+    def _reduce(self, found: tuple[tuple[int, ...], ...]) -> ReducedGroups:
+        tested: dict[str, bool] = {}
+        for positions, (patterns, _) in zip(found, self._tests, strict=False):
+            tested.update((pattern, position in positions) for position, pattern in enumerate(patterns))
+        matches = None if self._matched is None else lambda pattern: tested.get(pattern, self._scan_result(pattern))
+        reduced_groups = self._reduced[found] = self._statements.reduced(self._candidates, matches)
+        return reduced_groups
 
-    def _known(self, pattern: str) -> bool | None:
-        """Whether an expression matches, as far as the scan tells: it may only tell that it does not."""
-        number = self._stock.numbers.get(pattern)
+    def _scan_result(self, pattern: str) -> bool | None:
+        """Return False if the scan showed that a pattern does not match. It never shows that a pattern matches."""
+        number = self._statements.numbers.get(pattern)
         return False if self._matched is not None and number is not None and number not in self._matched else None
 
 
-class Stock:
-    """The statements of a plan, read and compiled when they are first needed.
+class StatementCache:
+    """The statements of a plan, parsed and compiled when they are first needed.
 
     Args:
         outline: the plan.
-        forget: called when too much is remembered of what runs when.
+        forget: drops all schedules. Called when too many reductions or tests were made.
     """
 
     def __init__(self, outline: Outline, forget: Callable[[], None]) -> None:
         self._forget = forget
-        self._steps = 0
-        self.groups = outline.groups
+        self._reductions = 0
+        self.planned = outline.groups
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
         self._editors: dict[tuple[int, int], RawGetter] = {}
-        self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
-        self._compiled: dict[tuple[int, str], Asked] = {}
-        #: Expressions that a statement asks for; those that the conditions of a group ask for have no place.
-        self._asked: dict[tuple[int, int | None], tuple[str, ...]] = {}
-        #: Statements as they are written.
-        self._whole: dict[tuple[int, int], Program] = {}
-        #: What is left of statements, by the answers to what they ask.
-        self._programs: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
+        self._tests: dict[tuple[str, ...], PatternTest] = {}
+        self._predicates: dict[tuple[int, str], Predicate] = {}
+        #: Patterns that a statement's condition names; index None stands for the conditions of the group.
+        self._patterns: dict[tuple[int, int | None], tuple[str, ...]] = {}
+        #: Whole statements.
+        self._programs: dict[tuple[int, int], Program] = {}
+        #: Reduced statements, by which of their patterns match; None if the condition is false.
+        self._reduced: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
 
-    def asked(self, candidates: Candidates) -> Iterator[dict[str, None]]:
-        """The expressions that each group and its statements ask the body for, in order."""
-        for number, places in candidates:
-            if self._told(number):
-                yield dict.fromkeys(chain(*(self._asked_by(number, place) for place in (None, *places))))
+    def patterns(self, candidates: Candidates) -> Iterator[dict[str, None]]:
+        """Return for each group the patterns that its conditions and candidate statements name, in order."""
+        for number, indexes in candidates:
+            if self._reducible(number):
+                yield dict.fromkeys(chain(*(self._patterns_of(number, index) for index in (None, *indexes))))
 
     def numbers_of(self, candidates: Candidates) -> frozenset[int]:
-        """Numbers of those expressions that are searched for."""
-        return frozenset(self.numbers[each] for each in chain(*self.asked(candidates)) if each in self.numbers)
+        """Return the numbers of those patterns that are searched for."""
+        return frozenset(self.numbers[each] for each in chain(*self.patterns(candidates)) if each in self.numbers)
 
-    def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
-        """Return the question about these expressions, compiled once for all that ask it."""
+    def test(self, patterns: tuple[str, ...]) -> PatternTest:
+        """Return the test of these patterns; equal tests are compiled once."""
         test = self._tests.get(patterns)
         if test is None:
             if len(self._tests) >= MAX_TESTS:
@@ -151,122 +154,120 @@ class Stock:
             test = self._tests[patterns] = regex.together("IsMatch", patterns)
         return test
 
-    def rest(self, candidates: Candidates, answer: Answer | None) -> Rest:
-        """Return what remains of groups when what they ask is answered.
+    def reduced(self, candidates: Candidates, matches: Matches | None) -> ReducedGroups:
+        """Return groups without the conditions whose result is known.
 
         Args:
             candidates: the groups.
-            answer: for records whose body is text and whose attributes are a map; None for all others.
+            matches: for records whose body is text and whose attributes are a map; None for all others.
         """
-        self._steps += 1
-        if self._steps >= MAX_STEPS:
-            self._steps = 0
-            self._programs.clear()
+        self._reductions += 1
+        if self._reductions >= MAX_STEPS:
+            self._reductions = 0
+            self._reduced.clear()
             self._forget()
-        left: list[tuple[CompiledGroup, PlannedGroup]] = []
-        for number, places in candidates:
+        groups: list[tuple[CompiledGroup, PlannedGroup]] = []
+        for number, indexes in candidates:
             group: CompiledGroup | None
-            if answer is not None and self._told(number):
-                group = self._left(number, places, answer)
+            if matches is not None and self._reducible(number):
+                group = self._reduced_group(number, indexes, matches)
             else:
-                group = self._written(number, places)
+                group = self._whole_group(number, indexes)
             if group is not None:
-                left.append((group, self.groups[number]))
-        return Rest(left)
+                groups.append((group, self.planned[number]))
+        return ReducedGroups(groups)
 
-    def _written(self, number: int, places: tuple[int, ...]) -> CompiledGroup:
-        """A group of some of its statements, for any record."""
-        entry = self.groups[number]
-        for place in places:
-            if (number, place) not in self._whole:
-                node = self._statement(number, place)
-                self._whole[number, place] = compile_statement(node, entry.context, qualified=entry.qualified)
+    def _whole_group(self, number: int, indexes: tuple[int, ...]) -> CompiledGroup:
+        """Compile a group with some of its statements for any record."""
+        planned = self.planned[number]
+        for index in indexes:
+            if (number, index) not in self._programs:
+                node = self._statement(number, index)
+                self._programs[number, index] = compile_statement(node, planned.context, qualified=planned.qualified)
         conditions = [
-            (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
+            (text, compile_condition(text, planned.context, qualified=planned.qualified)) for text in planned.conditions
         ]
-        return self._made(number, conditions, [self._whole[number, place] for place in places])
+        return self._group(number, conditions, [self._programs[number, index] for index in indexes])
 
-    def _told(self, number: int) -> bool:
-        """Whether what is known of the body is true for all statements of a group."""
-        return self.groups[number].context == "log" and not self.groups[number].changes_body
+    def _reducible(self, number: int) -> bool:
+        """Whether a group reads the body that was scanned in all its statements."""
+        return self.planned[number].context == "log" and not self.planned[number].changes_body
 
-    def _asked_by(self, number: int, place: int | None) -> tuple[str, ...]:
-        if (number, place) not in self._asked:
-            nodes = self._conditions_of(number) if place is None else (self._statement(number, place).where,)
-            asked = (questions(node, _unknown) for node in nodes if node is not None)
-            self._asked[number, place] = tuple(chain.from_iterable(asked))
-        return self._asked[number, place]
+    def _patterns_of(self, number: int, index: int | None) -> tuple[str, ...]:
+        if (number, index) not in self._patterns:
+            nodes = self._conditions(number) if index is None else (self._statement(number, index).where,)
+            found = (body_patterns(node) for node in nodes if node is not None)
+            self._patterns[number, index] = tuple(chain.from_iterable(found))
+        return self._patterns[number, index]
 
-    def _left(self, number: int, places: tuple[int, ...], answer: Answer) -> CompiledGroup | None:
-        """Return what remains of a group; None if nothing does."""
-        conditions = self._conditions_left(number, answer)
+    def _reduced_group(self, number: int, indexes: tuple[int, ...], matches: Matches) -> CompiledGroup | None:
+        """Compile a reduced group; None if it can do nothing."""
+        conditions = self._reduced_conditions(number, matches)
         if conditions is None:
             return None
-        found = (self._program_left(number, place, answer) for place in places)
+        found = (self._reduced_program(number, index, matches) for index in indexes)
         programs = [program for program in found if program is not None]
-        if not programs and all(quiet(node) for _, node in conditions):
+        if not programs and all(cannot_fail(node) for _, node in conditions):
             return None
-        return self._made(number, [(text, self._condition(number, node)) for text, node in conditions], programs)
+        return self._group(number, [(text, self._predicate(number, node)) for text, node in conditions], programs)
 
-    def _program_left(self, number: int, place: int, answer: Answer) -> Program | None:
-        """Return what remains of a statement; None if nothing does."""
-        key = number, place, tuple(map(answer, self._asked_by(number, place)))
-        if key not in self._programs:
-            where = self._statement(number, place).where
-            rest = None if where is None else reduced(where, answer)
-            if not isinstance(rest, tree.Literal):
-                self._programs[key] = self._program(number, place, rest)
+    def _reduced_program(self, number: int, index: int, matches: Matches) -> Program | None:
+        """Compile a reduced statement; None if its condition is false."""
+        key = number, index, tuple(map(matches, self._patterns_of(number, index)))
+        if key not in self._reduced:
+            where = self._statement(number, index).where
+            condition = None if where is None else reduced(where, matches)
+            if not isinstance(condition, tree.Literal):
+                self._reduced[key] = self._program(number, index, condition)
             else:
-                self._programs[key] = self._program(number, place, None) if rest.value else None
-        return self._programs[key]
+                self._reduced[key] = self._program(number, index, None) if condition.value else None
+        return self._reduced[key]
 
-    def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
-        """Return what remains of a group's conditions, each with its text; None if none of them can hold."""
+    def _reduced_conditions(self, number: int, matches: Matches) -> list[tuple[str, tree.Condition]] | None:
+        """Return a group's reduced conditions, each with its text; None if all of them are false."""
         conditions: list[tuple[str, tree.Condition]] = []
-        for text, condition in zip(self.groups[number].conditions, self._conditions_of(number), strict=True):
-            found = reduced(condition, answer)
+        for text, condition in zip(self.planned[number].conditions, self._conditions(number), strict=True):
+            found = reduced(condition, matches)
             if not isinstance(found, tree.Literal):
                 conditions.append((text, found))
             elif found.value:
-                # One that holds is enough, unless another is to fail before it.
-                return [] if all(quiet(node) for _, node in conditions) else [*conditions, (text, found)]
-        return conditions if conditions or not self.groups[number].conditions else None
+                # One true condition is enough, unless a condition before it may raise an error.
+                return [] if all(cannot_fail(node) for _, node in conditions) else [*conditions, (text, found)]
+        return conditions if conditions or not self.planned[number].conditions else None
 
-    def _made(self, number: int, conditions: Sequence[tuple[str, Asked]], programs: Sequence[Program]) -> CompiledGroup:
-        entry = self.groups[number]
-        mode = check_error_mode(entry.error_mode)
-        return CompiledGroup(entry.context, tuple(programs), tuple(conditions), mode, entry.shared_cache)
+    def _group(
+        self, number: int, conditions: Sequence[tuple[str, Predicate]], programs: Sequence[Program]
+    ) -> CompiledGroup:
+        planned = self.planned[number]
+        mode = check_error_mode(planned.error_mode)
+        return CompiledGroup(planned.context, tuple(programs), tuple(conditions), mode, planned.shared_cache)
 
-    def _statement(self, number: int, place: int) -> tree.Statement:
-        return _parsed(self.groups[number].statements[place])
+    def _statement(self, number: int, index: int) -> tree.Statement:
+        return _parsed(self.planned[number].statements[index])
 
-    def _conditions_of(self, number: int) -> tuple[tree.Condition, ...]:
-        return tuple(map(_parsed_condition, self.groups[number].conditions))
+    def _conditions(self, number: int) -> tuple[tree.Condition, ...]:
+        return tuple(map(_parsed_condition, self.planned[number].conditions))
 
-    def _program(self, number: int, place: int, where: tree.Condition | None) -> Program:
-        """A statement under what is left of its condition."""
-        entry = self.groups[number]
-        node = self._statement(number, place)
-        if (number, place) not in self._editors:
-            alone = tree.Statement(node.editor, None, node.source)
-            general = compile_statement(alone, entry.context, qualified=entry.qualified).editor
-            self._editors[number, place] = editing(node.editor, general)
-        holds = None if where is None else self._condition(number, where)
-        return Program(node, entry.context, holds, self._editors[number, place])
+    def _program(self, number: int, index: int, where: tree.Condition | None) -> Program:
+        """Compile a statement with another condition."""
+        planned = self.planned[number]
+        node = self._statement(number, index)
+        if (number, index) not in self._editors:
+            unconditional = tree.Statement(node.editor, None, node.source)
+            general = compile_statement(unconditional, planned.context, qualified=planned.qualified).editor
+            self._editors[number, index] = editing(node.editor, general)
+        predicate = None if where is None else self._predicate(number, where)
+        return Program(node, planned.context, predicate, self._editors[number, index])
 
-    def _condition(self, number: int, node: tree.Condition) -> Asked:
-        key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
-        if key not in self._compiled:
-            entry = self.groups[number]
-            self._compiled[key] = compile_condition(node, entry.context, qualified=entry.qualified)
-        return self._compiled[key]
-
-
-def _unknown(pattern: str) -> None:
-    return None
+    def _predicate(self, number: int, node: tree.Condition) -> Predicate:
+        key = number, tree.unparse(node)  # trees cannot be keys: a literal 1 equals a literal true
+        if key not in self._predicates:
+            planned = self.planned[number]
+            self._predicates[key] = compile_condition(node, planned.context, qualified=planned.qualified)
+        return self._predicates[key]
 
 
-#: Plans of one process run the same recipes.
+#: Cached for the whole process, because its plans share recipes.
 _parsed: Final = lru_cache(MAX_STEPS)(parse)
 _parsed_condition: Final = lru_cache(MAX_STEPS)(parse_condition)
 
@@ -284,7 +285,7 @@ def _resource_context(signal: LogSignal) -> Context:
     return Context(signal["resource"], {}, signal["resource"])  # type: ignore[arg-type]
 
 
-_CONTEXTUAL: Final[dict[str, Callable[[LogSignal], Context]]] = {
+_CONTEXTS: Final[dict[str, Callable[[LogSignal], Context]]] = {
     "log": _log_context,
     "scope": _scope_context,
     "resource": _resource_context,

@@ -1,4 +1,7 @@
-"""From a tree to the expression Hyperscan searches for: in the body of one record, or in raw lines of a file."""
+"""Expressions for Hyperscan, made from trees: for the body of one record, or for the raw lines of a file.
+
+In raw lines the text may have a prefix, quotes and white space around it, and each line is searched by itself.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,30 @@ from tracecore.ottl.planner.expressions import (
     Byte,
     Choice,
     Node,
-    Place,
+    Position,
     Repeat,
     Sequence,
     Wide,
 )
 
-#: Longer counted repetitions are searched for without their bound: an automaton has to count them out.
+#: Repetitions with a higher bound are searched for without it, because an automaton needs a state for each count.
 MAX_COUNT: Final = 4
-#: Stands for the line ends inside a text whose raw form has them escaped (see `selection`).
+#: Replaces a line end that is escaped in a raw line, as in JSON (see `selection`).
 LINE_BREAK: Final = 0x1E
 
 _BREAKS: Final = 1 << 10 | 1 << 13
 _NOT_BREAKS: Final = ((1 << 256) - 1) & ~_BREAKS
 _WORD_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _NOT_WORD: Final = sum(1 << byte for byte in range(256) if byte not in _WORD_BYTES) & _NOT_BREAKS
-#: What follows in a raw line.
-_REST: Final = b"[^\\n]*$"
+_REST_OF_LINE: Final = b"[^\\n]*$"
 _TRAILING: Final = 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 32 | 1 << LINE_BREAK
 
 
 def alternatives(node: Node, *, lines: bool) -> tuple[Node, ...]:
-    """Expressions one of which matches wherever the whole does; in raw lines, where one line of a text does.
+    """Split an expression into alternatives; wherever the expression matches, at least one of them does.
 
-    Without what an unanchored search does not need: optional things at either end, and in raw lines every line but one.
+    Parts that an unanchored search does not need are removed: optional parts at both ends, and for raw lines all lines
+    of the expression but one.
     """
     node = _trimmed(one_line(node) if lines else node)
     parts = node.parts if isinstance(node, Choice) else (node,)
@@ -45,33 +48,30 @@ def alternatives(node: Node, *, lines: bool) -> tuple[Node, ...]:
     return tuple(found)
 
 
-def written(node: Node, *, lines: bool) -> bytes | None:
-    """An expression as Hyperscan has it; None where it says nothing, because no character is needed to match it.
-
-    In a record's text, encoded as UTF-8, or in raw lines, where prefixes, quotes and white space may stand around it.
-    """
-    return None if _nullable(node) else _written(node, lines=lines)
+def to_hyperscan(node: Node, *, lines: bool) -> bytes | None:
+    """Return the expression for raw lines or for a record's text in UTF-8; None if it matches the empty text."""
+    return None if _nullable(node) else _expression(node, lines=lines)
 
 
 def to_line_end(node: Node) -> bytes | None:
-    """The same in raw lines, up to where the line ends: Hyperscan reports it once for each line then."""
+    """Return the expression for raw lines, extended to the line's end, so that Hyperscan reports each line once."""
     return None if _nullable(node) else _to_line_end(node, first=True)
 
 
 def _to_line_end(node: Node, *, first: bool) -> bytes:
     match node:
         case Sequence((*before, last)):
-            parts = (_written_part(part, first=first and not at) for at, part in enumerate(before))
+            parts = (_part(part, first=first and not at) for at, part in enumerate(before))
             return b"".join(parts) + b"(?:" + _to_line_end(last, first=first and not before) + b")"
         case Choice(parts):
             return b"|".join(_to_line_end(part, first=first) for part in parts)
-        case Place("text end" | "line end"):
-            return _line_end(_REST)
-    return _written(node, lines=True, first=first) + _REST
+        case Position("text end" | "line end"):
+            return _line_end(_REST_OF_LINE)
+    return _expression(node, lines=True, first=first) + _REST_OF_LINE
 
 
 def _nullable(node: Node) -> bool:
-    """Whether it may match without a single character."""
+    """Whether the node matches the empty text."""
     match node:
         case Byte() | Wide():
             return False
@@ -85,10 +85,10 @@ def _nullable(node: Node) -> bool:
 
 
 def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
-    """Without what an unanchored search does not need: optional things at either end, repetitions of the last thing."""
+    """Remove what an unanchored search does not need at the start or end: optional parts and further repetitions."""
     match node:
         case Wide(mask):
-            # Of a character of several bytes, the one beside the rest will do.
+            # One byte of a character of several bytes is enough here.
             return Byte(mask | HIGH)
         case Repeat(part, least, _):
             if least == 0:
@@ -111,11 +111,11 @@ def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
 
 
 def one_line(node: Node, *, last: bool = True) -> Node:
-    """The part of an expression that one line of the text has to match.
+    """Return the part of an expression that one line of the text must match.
 
     Args:
         node: the expression, or a part of it.
-        last: nothing follows it.
+        last: whether this part ends the expression.
     """
     match node:
         case Byte(mask) if not mask & _NOT_BREAKS:
@@ -125,61 +125,61 @@ def one_line(node: Node, *, last: bool = True) -> Node:
             for at, part in enumerate(parts):
                 line = one_line(part, last=last and at == len(parts) - 1)
                 if line is _BREAK:
-                    pieces.append([Place("line start")])
+                    pieces.append([Position("line start")])
                 else:
                     pieces[-1].append(line)
-            whole = [Sequence(tuple(piece)) for piece in pieces]
-            return next((piece for piece in whole if not _nullable(piece)), whole[-1])
+            candidates = [Sequence(tuple(piece)) for piece in pieces]
+            return next((line for line in candidates if not _nullable(line)), candidates[-1])
         case Choice(parts):
             # `(?:\n|$)` at the end of an expression is the end of a line.
-            instead = Place("line end" if last else "line start")
+            position = Position("line end" if last else "line start")
             lines = (one_line(part, last=last) for part in parts)
-            return Choice(tuple(instead if line is _BREAK else line for line in lines))
+            return Choice(tuple(position if line is _BREAK else line for line in lines))
         case Repeat(part, least, most):
             inner = one_line(part, last=False)
             return Repeat(EMPTY, 0, 1) if inner is _BREAK else Repeat(inner, least, most)
     return node
 
 
-#: A line break that must be there.
-_BREAK: Final = Place("line end")
+#: What `one_line` returns for a line break that the expression requires.
+_BREAK: Final = Position("line end")
 
 
-def _written(node: Node, *, lines: bool, first: bool = True) -> bytes:
+def _expression(node: Node, *, lines: bool, first: bool = True) -> bytes:
     match node:
         case Byte(mask):
-            return _class(_lined(mask) if lines else mask)
+            return _class(_in_raw_line(mask) if lines else mask)
         case Wide(mask):
-            return _class((_lined(mask) if lines else mask) | HIGH) + b"{1,4}"
+            return _class((_in_raw_line(mask) if lines else mask) | HIGH) + b"{1,4}"
         case Sequence(parts):
-            return b"".join(_written_part(part, lines=lines, first=first and not at) for at, part in enumerate(parts))
+            return b"".join(_part(part, lines=lines, first=first and not at) for at, part in enumerate(parts))
         case Choice(parts):
-            return b"|".join(_written(part, lines=lines, first=first) for part in parts)
+            return b"|".join(_expression(part, lines=lines, first=first) for part in parts)
         case Repeat(part, least, most):
             return _repeat(part, least, most, lines=lines)
-        case Place(kind):
-            return _place(kind, lines=lines, first=first)
+        case Position(kind):
+            return _position(kind, lines=lines, first=first)
     raise TypeError(f"not a node: {node!r}")
 
 
-def _written_part(node: Node, *, lines: bool = True, first: bool) -> bytes:
-    """A part of a sequence."""
-    return _group(node, lines, first) if isinstance(node, Choice) else _written(node, lines=lines, first=first)
+def _part(node: Node, *, lines: bool = True, first: bool) -> bytes:
+    """Return the expression of a part of a sequence."""
+    return _group(node, lines, first) if isinstance(node, Choice) else _expression(node, lines=lines, first=first)
 
 
 def _group(node: Node, lines: bool, first: bool) -> bytes:
-    return b"(?:" + _written(node, lines=lines, first=first) + b")"
+    return b"(?:" + _expression(node, lines=lines, first=first) + b")"
 
 
 def _repeat(part: Node, least: int, most: int | None, *, lines: bool) -> bytes:
-    if isinstance(part, Place) or part == EMPTY:
-        return b"" if least == 0 else _written(part, lines=lines, first=False)
+    if isinstance(part, Position) or part == EMPTY:
+        return b"" if least == 0 else _expression(part, lines=lines, first=False)
     least = min(least, MAX_COUNT)
     if isinstance(part, Wide):
-        written = _class((_lined(part.mask) if lines else part.mask) | HIGH)
+        repeated = _class((_in_raw_line(part.mask) if lines else part.mask) | HIGH)
         most = None if most is None else most * 4
     else:
-        written = _written(part, lines=lines) if isinstance(part, Byte) else _group(part, lines, False)
+        repeated = _expression(part, lines=lines) if isinstance(part, Byte) else _group(part, lines, False)
     if most is not None and most > MAX_COUNT:
         most = None
     if most == 0:
@@ -187,11 +187,11 @@ def _repeat(part: Node, least: int, most: int | None, *, lines: bool) -> bytes:
     bounds = {(0, None): b"*", (1, None): b"+", (0, 1): b"?", (1, 1): b""}.get((least, most))
     if bounds is None:
         bounds = b"{%d,%s}" % (least, b"" if most is None else b"%d" % most)
-    return written + bounds
+    return repeated + bounds
 
 
-def _place(kind: str, *, lines: bool, first: bool) -> bytes:
-    """A position, as far as Hyperscan knows it: the start of something only as the first thing of an expression."""
+def _position(kind: str, *, lines: bool, first: bool) -> bytes:
+    """Return the assertion for a position. Hyperscan supports starts only as the first part of an expression."""
     if kind.endswith("start") and not first:
         return b""
     if not lines:
@@ -211,17 +211,18 @@ def _place(kind: str, *, lines: bool, first: bool) -> bytes:
 
 
 def _line_end(following: bytes) -> bytes:
-    """The end of a text in a raw line, and what follows a quote there."""
+    """Match the end of a text in a raw line: the line's end or a closing quote, and `following` after a quote."""
     return b'%s*(?:$|["\\r%s]%s)' % (_class(_TRAILING), bytes((LINE_BREAK,)), following)
 
 
-def _lined(mask: int) -> int:
-    """A set of bytes as it is in raw lines: line ends inside the text have a stand-in."""
+def _in_raw_line(mask: int) -> int:
+    """Replace line ends in a set of bytes by `LINE_BREAK`."""
     return (mask & _NOT_BREAKS) | (1 << LINE_BREAK if mask & _BREAKS else 0)
 
 
 @lru_cache(maxsize=4096)
 def _class(mask: int) -> bytes:
+    """Return a set of bytes as a character class."""
     members = [byte for byte in range(256) if mask >> byte & 1]
     if len(members) == 1:
         return _byte(members[0])
