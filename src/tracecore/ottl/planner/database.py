@@ -17,7 +17,6 @@ from tracecore.ottl.planner.widening import alternatives, to_hyperscan, to_line_
 #: A thousand literals compile in the time of ten expressions, and the scan is faster.
 MIN_LITERAL: Final = 6
 
-_ESCAPED: Final = tuple(b"\\x%02x" % byte for byte in range(256))
 is_literal: Final = re.compile(rb"(?:\\x[0-9a-f]{2})+").fullmatch
 
 
@@ -76,7 +75,7 @@ def search(
     if lines:
         _drop_longer_literals(found)
     for text in extra:
-        found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
+        found[_escaped(text), 0] = []
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 
@@ -92,14 +91,17 @@ def _expressions_for(pattern: str, *, lines: bool, literals: bool, once_a_line: 
         strings = required(branch) if literals else None
         if strings is not None and all(rarity(text) >= MIN_LITERAL for text, _ in strings):
             for text, folded in strings:
-                escaped = b"".join(_ESCAPED[byte] for byte in text)
-                wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
+                wanted.add((_escaped(text), hyperscan.HS_FLAG_CASELESS if folded else 0))
             continue
         expression = to_line_end(branch) if once_a_line else to_hyperscan(branch, lines=lines)
         if expression is None:
             return None
         wanted.add((expression, hyperscan.HS_FLAG_MULTILINE if lines else 0))
     return wanted
+
+
+def _escaped(text: bytes) -> bytes:
+    return b"".join(b"\\x%02x" % byte for byte in text)
 
 
 def _drop_longer_literals(found: dict[tuple[bytes, int], list[int]]) -> None:

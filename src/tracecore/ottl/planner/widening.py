@@ -8,17 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from tracecore.ottl.planner.expressions import (
-    EMPTY,
-    HIGH,
-    Byte,
-    Choice,
-    Node,
-    Position,
-    Repeat,
-    Sequence,
-    Wide,
-)
+from tracecore.ottl.planner.expressions import EMPTY, HIGH, Byte, Choice, Node, Position, Repeat, Sequence, Wide
 
 #: Repetitions with a higher bound are searched for without it, because an automaton needs a state for each count.
 MAX_COUNT: Final = 4

@@ -1,4 +1,8 @@
-"""Chains of waiting: from each rank that waits to the ranks at the end of the chain."""
+"""Chains of waits: from each waiting rank to the ranks at the end of its chain.
+
+A rank waits in a collective for other ranks, which may wait in operations of other groups for further ranks. The ranks
+at the end of the chain wait for nobody, so they are what the others are held up by.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,15 @@ _ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
 
 
 class _Wait(msgspec.Struct):
-    """The first operation a rank is in, and the ranks it waits for.
+    """The open operation that a rank entered first, and the ranks it waits for.
 
     Args:
-        pairwise: a send or receive.
+        peers: the ranks it waits for.
+        pairwise: the operation is a send or receive.
         begun: the GPU has begun it.
-        odd: the rank called something else than the others, and so it is they who wait for it.
-        together: ranks for which this is the first open operation, too.
-        unseen: members that left no dump, where nobody else is waited for.
+        odd: the rank called something else than the others, so the others wait for this rank.
+        together: if there are no peers, the ranks whose first open operation is the same.
+        unseen: if there are no peers, the members that left no dump.
     """
 
     group: str
@@ -42,34 +47,34 @@ class _Wait(msgspec.Struct):
     unseen: tuple[int, ...] = ()
 
     @property
-    def place(self) -> tuple[str, int]:
+    def operation(self) -> tuple[str, int]:
         return self.group, self.seq
 
 
-class _End(msgspec.Struct, frozen=True):
-    """Where a chain of waits ends.
+class _ChainEnd(msgspec.Struct, frozen=True):
+    """The end of a chain of waits.
 
     Args:
-        ranks: those that are waited for; empty where nobody is to blame.
+        ranks: the ranks that are waited for; empty if no rank is known to be at fault.
         why: what is wrong with them.
-        place: (group, sequence) where they are missed, or in which they are.
-        unseen: ranks that left no dump, where it may be them.
+        operation: (group, sequence number) of the operation that they hold up.
+        unseen: ranks without a dump that may be at fault.
     """
 
     ranks: tuple[int, ...]
     why: Why
-    place: tuple[str, int]
+    operation: tuple[str, int]
     unseen: tuple[int, ...] = ()
 
 
 def follow_chains(groups: list[GroupState]) -> None:
-    """For each member say what it waits in, and which ranks are at the end of that chain."""
+    """Set for each member what it waits in, and which ranks are at the end of its chain."""
     first = _first_waits(groups)
     for group in groups:
         _find_peers(group, first)
     lags = _lags(groups)
     present = {rank for group in groups for rank in group.present}
-    found: dict[int, _End] = {}
+    found: dict[int, _ChainEnd] = {}
     for group in groups:
         for member in group.present.values():
             wait = first.get(member.rank)
@@ -77,18 +82,18 @@ def follow_chains(groups: list[GroupState]) -> None:
                 continue
             if wait.pairwise or (wait.group, wait.seq) != (group.label, group.stuck):
                 member.waits_in = (wait.group, wait.seq)
-            # Thousands wait for the same few: those that share their tuple of peers share the answer.
+            # Thousands of ranks may wait for the same peers. They share one tuple of peers, and so one search.
             key = id(wait.peers) if wait.peers else id(wait.together)
             if key not in found:
-                found[key] = _roots(wait, first, lags, present)
+                found[key] = _end_of_chain(wait, first, lags, present)
             end = found[key]
-            member.roots, member.why, member.origin, member.unseen = end.ranks, end.why, end.place, end.unseen
+            member.roots, member.why, member.origin, member.unseen = end.ranks, end.why, end.operation, end.unseen
             here = wait.group == group.label and member.rank in member.roots
             member.stalled = here and not wait.pairwise and member.why in ("inside", "unstarted")
 
 
 def _first_waits(groups: list[GroupState]) -> dict[int, _Wait]:
-    """The open operation that each rank entered first."""
+    """Return the open operation that each rank entered first."""
     first: dict[int, _Wait] = {}
     for group in groups:
         for member in group.present.values():
@@ -97,30 +102,28 @@ def _first_waits(groups: list[GroupState]) -> dict[int, _Wait]:
                 entry = member.entry
                 created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
                 waits.append(_Wait(group.label, member.first_waiting, created, record_id))
-            known = first.get(member.rank)
-            for wait in (*waits, known) if known is not None else waits:
+            for wait in waits:
+                known = first.get(member.rank)
                 if known is None or (wait.record_id, wait.created) < (known.record_id, known.created):
-                    known = wait
-            if known is not None:
-                first[member.rank] = known
+                    first[member.rank] = wait
     return first
 
 
 def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
-    """For each member whose first open operation is a collective of this group: whom it waits for.
+    """Set the peers of each member whose first open operation is a collective of this group.
 
-    That is who called something else, has not come, is stuck before it, or has come but is held up by an operation
-    that it entered earlier, in another group.
+    The peers are the ranks that called something else, have not entered the collective, are stuck before it, or have
+    entered it but are held up by an operation of another group that they entered earlier.
     """
-    mine = {
+    waits = {
         member.rank: wait
         for member in group.present.values()
         if (wait := first.get(member.rank)) is not None and wait.group == group.label and not wait.pairwise
     }
-    odd, since = _odd_ones(group)
+    odd, since = _odd_ranks(group)
     behind: dict[int, tuple[int, ...]] = {}
     together: dict[int, tuple[int, ...]] = {}
-    for rank, wait in mine.items():
+    for rank, wait in waits.items():
         if odd and since <= wait.seq:
             wait.odd = rank in odd
             wait.peers = () if wait.odd else odd
@@ -131,20 +134,20 @@ def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
                 for other in group.present.values()
                 if (other.last_enqueued is not None and other.last_enqueued < wait.seq)
                 or (other.first_waiting is not None and other.first_waiting < wait.seq)
-                or (other.first_waiting == wait.seq and other.rank not in mine and other.rank in first)
+                or (other.first_waiting == wait.seq and other.rank not in waits and other.rank in first)
             )
-            together[wait.seq] = tuple(other for other, its in mine.items() if its.seq == wait.seq)
+            together[wait.seq] = tuple(other for other, its in waits.items() if its.seq == wait.seq)
         wait.peers = behind[wait.seq]
         if not wait.peers:
             wait.together = together[wait.seq]
             wait.unseen = group.absent
 
 
-def _odd_ones(group: GroupState) -> tuple[tuple[int, ...], int]:
-    """The ranks that called something else than the others, and where; none where that explains nothing.
+def _odd_ranks(group: GroupState) -> tuple[tuple[int, ...], int]:
+    """Return the ranks whose different call explains the hang, and its sequence number.
 
-    A different call that ended everywhere explains a hang after it where those that made it, and only those, are past
-    what most others are stuck in: their part of the exchanges has been off by one since.
+    A different call that ended on all ranks explains a later hang if exactly the ranks that made it are past the
+    collective that most others are stuck in: since that call they have been one exchange ahead.
     """
     if group.disagreement is not None:
         return group.disagreement.minority, group.disagreement.seq
@@ -157,9 +160,10 @@ def _odd_ones(group: GroupState) -> tuple[tuple[int, ...], int]:
 
 
 def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
-    """Return the number of groups that each rank holds back: others are further in a collective that all entered.
+    """Return for each rank the number of groups that it holds back, and whether only GPU starts show that.
 
-    With it, whether that is only known from who has begun it. Groups of which a dump is missing do not count.
+    A rank holds a group back if all members entered a collective and others got further in it: they completed it, or
+    at least their GPUs began it. Groups with a missing dump do not count.
     """
     lags: dict[int, tuple[int, bool]] = {}
     for group in groups:
@@ -171,7 +175,7 @@ def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
         if any(m.last_enqueued is None or m.last_enqueued < seq for m in members):
             continue
         late = [m for m in members if m.first_waiting == seq]
-        # What an aborted communicator calls completed never retires, and may not have been.
+        # A collective of an aborted communicator reads as completed, but may not have been.
         completed = any(m.first_waiting != seq and not m.aborted_at(seq) for m in members)
         if not completed:
             begun = len(late)
@@ -179,23 +183,23 @@ def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
             if len(late) == begun or not all(m.tells_starts for m in late):
                 continue
         for member in late:
-            count, only = lags.get(member.rank, (0, True))
-            lags[member.rank] = (count + 1, only and not completed)
+            count, starts_only = lags.get(member.rank, (0, True))
+            lags[member.rank] = (count + 1, starts_only and not completed)
     return lags
 
 
 def peer_of(group: GroupState, entry: DumpEntry) -> int | None:
-    """The rank that a send goes to or a receive comes from; None for anything else."""
+    """Return the rank that a send goes to or a receive comes from; None for anything else."""
     found = _ARROW.match(operation_of(entry.name))
     if found is None:
         return None
-    # The numbers are those of the group; its members in order give the global ranks.
+    # The name has ranks within the group, which are positions in the list of its members.
     peer = int(found.group(3))
     return group.members[peer] if not group.inferred and peer < len(group.members) else peer
 
 
 def other_half_of(name: str) -> str | None:
-    """Return what the peer of a send or receive records: `nccl:recv 3<-2` for `nccl:send 2->3`."""
+    """Return the name that the peer of a send or receive records: `nccl:recv 3<-2` for `nccl:send 2->3`."""
     operation = operation_of(name)
     found = _ARROW.match(operation)
     if found is None:
@@ -206,10 +210,10 @@ def other_half_of(name: str) -> str | None:
 
 
 def _pair_waits(group: GroupState, member: GroupMember) -> list[_Wait]:
-    """Return the wait in the first open send or receive.
+    """Return the wait in the first open send or receive, if there is one.
 
-    The operations of one batch run together: the batch waits for the peers that never posted their half, and where
-    all have, for those whose half has not ended. A send that arrived says that the GPU has begun the batch.
+    The operations of one batch run together. The batch waits for the peers that never posted their half; if all have,
+    for the peers whose half has not ended. A send that arrived shows that the GPU has begun the batch.
     """
     pairs = [(entry, peer) for entry in member.pending if (peer := peer_of(group, entry)) is not None]
     if not pairs:
@@ -223,24 +227,26 @@ def _pair_waits(group: GroupState, member: GroupMember) -> list[_Wait]:
     )
     peers = tuple(sorted(set(awaited)))
     arrived = any(entry.record_id in member.answered and _sends(entry) for entry, _ in batch)
-    wait = _Wait(group.label, first.p2p_seq, first.created, first.record_id, peers, pairwise=True, begun=arrived)
-    return [wait]
+    return [_Wait(group.label, first.p2p_seq, first.created, first.record_id, peers, pairwise=True, begun=arrived)]
 
 
 def _sends(entry: DumpEntry) -> bool:
     return operation_of(entry.name).startswith("send")
 
 
-def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]) -> _End:
-    """Ranks reached from this wait that wait for nobody themselves, what is wrong with them, and where they are missed.
+def _end_of_chain(
+    begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]
+) -> _ChainEnd:
+    """Follow the waits from this one to the ranks that wait for nobody.
 
-    Where there are none, it is those that hold back most groups although everybody came; else those that wait in a
-    circle.
+    If there are none, the end is the ranks that hold back most groups although all members entered; else the ranks
+    that wait for one another in a circle.
     """
     seen: set[int] = set()
     front: Iterable[tuple[_Wait, Iterable[int]]] = [(begin, begin.peers or begin.together)]
-    #: The rank, and the wait that leads to it.
+    #: Ranks that wait for nobody, each with the wait that leads to it.
     roots: dict[int, _Wait] = {}
+    #: Ranks in a collective that all members entered, each with the wait in it.
     ends: dict[int, _Wait] = {}
     expanded: set[int] = set()
     for _ in range(_MAX_CHAIN):
@@ -263,31 +269,31 @@ def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, boo
         front = following
     gone = {rank: via for rank, via in roots.items() if rank not in present}
     if len(gone) == len(roots) > 0:
-        return _End((), "absent", gone[min(gone)].place, tuple(sorted(gone)))
+        return _ChainEnd((), "absent", gone[min(gone)].operation, tuple(sorted(gone)))
     roots = {rank: via for rank, via in roots.items() if rank in present}
     if roots:
         why: Why = "different" if any(rank in first and first[rank].odd for rank in roots) else "absent"
-        return _End(tuple(sorted(roots)), why, roots[min(roots)].place)
+        return _ChainEnd(tuple(sorted(roots)), why, roots[min(roots)].operation)
     held = {rank: lags[rank] for rank in ends if rank in lags}
     if held:
         most = max(count for count, _ in held.values())
-        worst = {rank: only for rank, (count, only) in held.items() if count == most}
-        return _End(tuple(sorted(worst)), "unstarted" if all(worst.values()) else "inside", ends[min(worst)].place)
+        worst = {rank: starts_only for rank, (count, starts_only) in held.items() if count == most}
+        why = "unstarted" if all(worst.values()) else "inside"
+        return _ChainEnd(tuple(sorted(worst)), why, ends[min(worst)].operation)
     if ends:
-        # Where a dump is missing, the rank without one may be the one.
+        # If a dump is missing, the rank without one may be at fault.
         last = min(ends, key=lambda rank: (not ends[rank].unseen, rank))
-        return _End((), "absent", ends[last].place, ends[last].unseen)
-    circle, odd = _circle(seen, first)
-    return _End(circle, odd, begin.place)
+        return _ChainEnd((), "absent", ends[last].operation, ends[last].unseen)
+    circle, why = _circle(seen, first)
+    return _ChainEnd(circle, why, begin.operation)
 
 
 def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:
-    """Return the ranks to look at among ranks that wait for one another, and whether they differ from the rest.
+    """Return the ranks at fault among ranks that wait for one another in a circle, and what is wrong with them.
 
-    Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
-    collective instead, has left out its part; those that are in another collective than most took another order.
-    Of exchanges that all have posted, some have begun: those that have not are behind a GPU that does not come to it.
-    Where all are alike, it is all of them.
+    Ranks that nobody waits for are not part of the circle. A rank that entered a collective while others wait to
+    exchange with it left out the exchange. If all are in collectives, those outside the one that most are in took
+    another order. If all are in exchanges, those whose GPU has not begun hold up the others. Else all are at fault.
     """
     while True:
         shared = {id(peers): peers for peers in (first[rank].peers for rank in ranks)}

@@ -1,12 +1,12 @@
-"""Read a dump by what differs from another rank's.
+"""Read a dump by its differences from the dump of another rank.
 
-All ranks run one program, so most of a dump is, byte for byte, what another rank wrote: only times and names of threads
-are its own. A `Reference` is a dump that the interpreter has read in full, with the
-places of those. An entry that differs elsewhere (the last ones, where ranks came to different places) is interpreted.
-A dump that is like no reference is interpreted as a whole, and becomes one.
+All ranks run one program, so most bytes of their dumps are equal; times and names of threads differ. A `Reference` is a
+dump that the interpreter has read in full, with the offsets of these values. Entries that differ elsewhere, such as the
+last ones of ranks that stopped at different points, are interpreted. A dump that is like no reference is interpreted
+as a whole and becomes a reference.
 
-Nothing is trusted: an entry is equal or it is interpreted, entries must join without a gap, and a string may differ
-only where nothing of consequence refers to it. Groups are named anew for every dump.
+Nothing is trusted. Each entry is either equal or interpreted, entries must follow each other without a gap, and a
+string may differ only if nothing that matters refers to it. The names of groups are read from every dump.
 """
 
 from __future__ import annotations
@@ -38,42 +38,43 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Octet = NDArray[np.uint8]
+    Octets = NDArray[np.uint8]
 
-#: Below this many bytes the interpreter is quicker than numpy.
+#: Below this many bytes the interpreter is faster than numpy.
 WORTHWHILE: Final = 24_000
 #: Larger dumps are not kept as references.
-_LARGEST: Final = 4 << 20
-#: Entries of a dump that may differ from the reference's. With more of them another reference may be better.
-_FEW: Final = 40
-#: References that are kept: a job has a few kinds of ranks, and one for each stage of a pipeline.
-_KEPT: Final = 64
-#: References that are made before one of them must have been of use.
-_TRIED: Final = 128
+_MAX_BYTES: Final = 4 << 20
+#: If more entries than this differ from the reference, try another reference first.
+_MAX_DIFFER: Final = 40
+#: References that are kept. A job has a few kinds of ranks, and one for each stage of a pipeline.
+_MAX_REFERENCES: Final = 64
+#: After so many references, none of which was used, no more are made.
+_MAX_UNUSED: Final = 128
 
 _TIMES: Final = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
 _THREADS: Final = ("thread_name", "thread_id")
 
 
 class Reference(msgspec.Struct, kw_only=True):
-    """A dump, and where another may differ from it.
+    """A dump, and where another dump may differ from it.
 
     Args:
-        octets: the file.
-        fixed: 255 where another dump must have the same byte, 0 where it has its own.
-        opening: what every entry begins with.
-        starts: where entries begin, in ring order; `end` is where the last one ends.
-        times: for each of `_TIMES`, where the eight bytes of the value are in each entry; -1 where there are none.
-        records: the number of each entry.
-        memo: what references mean at the end of the entries.
-        free: references that only threads and groups use, or none of the entries.
-        groups: (name, description) by reference, and the rank's own number, of the groups that columns number.
-        root: the document; its entries are not looked at.
-        positions: of the notable entries of `dump`.
+        octets: the bytes of the file.
+        fixed: 255 for a byte that must be equal in the other dump, 0 for a byte that may differ.
+        opening: the first bytes of every entry.
+        starts: where entries begin, in ring order.
+        end: where the last entry ends.
+        times: for each of `_TIMES` and each entry, the offset of the eight bytes of the value; -1 if there are none.
+        records: the record number of each entry.
+        memo: the memo of the pickle after the entries.
+        free: memo indexes whose value may differ: those that only threads and groups use, or no entry.
+        groups: the groups that `dump.columns` number: memo indexes of name and description, and the rank's own number.
+        root: the document without its entries.
+        positions: rows of the notable entries of `dump`.
     """
 
-    octets: Octet
-    fixed: Octet
+    octets: Octets
+    fixed: Octets
     opening: bytes
     starts: Ints
     end: int
@@ -86,8 +87,10 @@ class Reference(msgspec.Struct, kw_only=True):
     dump: RankDump
     positions: list[int]
 
-    def read(self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _FEW) -> RankDump | None:
-        """The dump of another rank; None where more than `most` of its entries differ."""
+    def read(
+        self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _MAX_DIFFER
+    ) -> RankDump | None:
+        """Return the dump of another rank; None if more than `most` of its entries differ."""
         end = len(data) - (len(self.octets) - self.end)
         if end <= 0 or len(data) > 2 * len(self.octets) or data[end:] != self.octets[self.end :].tobytes():
             return None
@@ -98,42 +101,43 @@ class Reference(msgspec.Struct, kw_only=True):
             return None
 
 
-#: The latest first.
+#: The latest used first.
 _REFERENCES: Final[list[Reference]] = []
-_MADE: Final = {"made": 0, "used": 0}
+#: How many references were made, and how often one was used.
+_COUNTS: Final = {"made": 0, "used": 0}
 
 
 def read(path: str, rank: int, data: bytes, limits: DumpLimits) -> RankDump | None:
-    """The dump of a pickle; None where it is no Flight Recorder document."""
-    tries = [(place, reference, _FEW) for place, reference in enumerate(_REFERENCES)]
-    # Half of its entries may be its own (sizes, say): that is still cheaper than interpreting all of them.
-    tries += [(place, reference, len(reference.starts) // 2) for place, reference, _ in tries[:1]]
-    for place, reference, most in tries:
+    """Return the dump of a pickle; None if it is no Flight Recorder document."""
+    tries = [(index, reference, _MAX_DIFFER) for index, reference in enumerate(_REFERENCES)]
+    # If half of the entries differ (in sizes, say), that is still cheaper than interpreting all of them.
+    tries += [(index, reference, len(reference.starts) // 2) for index, reference, _ in tries[:1]]
+    for index, reference, most in tries:
         dump = reference.read(path, rank, data, limits, most)
         if dump is not None:
-            _REFERENCES.insert(0, _REFERENCES.pop(place))
-            _MADE["used"] += 1
+            _REFERENCES.insert(0, _REFERENCES.pop(index))
+            _COUNTS["used"] += 1
             return dump
     machine = Interpreter(data, limits)
     root = machine.run()
     if not is_document(root):
         return None
     dump = dump_of(path, rank, root)
-    if _MADE["used"] or _MADE["made"] < _TRIED:
+    if _COUNTS["used"] or _COUNTS["made"] < _MAX_UNUSED:
         reference_or_none = reference_of(machine, root, dump)
         if reference_or_none is not None:
-            _MADE["made"] += 1
+            _COUNTS["made"] += 1
             _REFERENCES.insert(0, reference_or_none)
-            del _REFERENCES[_KEPT:]
+            del _REFERENCES[_MAX_REFERENCES:]
     return dump
 
 
 class _Different(Exception):
-    """The dump is not like its reference."""
+    """The dump is not like the reference."""
 
 
 class _Delta:
-    """One dump beside its reference."""
+    """One dump compared with a reference. `most` entries may differ, and `end` is where the entries end."""
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class _Delta:
         rank: int,
         data: bytes,
         limits: DumpLimits,
-        octets: Octet,
+        octets: Octets,
         end: int,
         most: int,
     ) -> None:
@@ -153,72 +157,77 @@ class _Delta:
         if len(octets) == len(reference.octets):
             self.starts = reference.starts.copy()
         else:
-            # The first entry spells its keys out and so begins otherwise than the rest.
+            # The first entry begins differently, because it defines the keys in the memo.
             self.starts = np.append(np.int64(0), _offsets_of(octets[:end], reference.opening))
         self.ends = np.append(self.starts[1:], end)
+        #: The number of entries that have a counterpart in the reference.
         self.shared = min(len(self.starts), len(reference.starts))
         if self.shared < 2:
             raise _Different
+        #: How far each of these entries is moved relative to its counterpart.
         self.shift = self.starts[: self.shared] - reference.starts[: self.shared]
 
     def dump(self) -> RankDump:
-        own = self._own_entries()
-        root, read = self._beginning()
-        for row in own:
-            read[row] = self._interpreted(row)
-        if read:
+        different = self._different_entries()
+        root, raws = self._document()
+        for row in different:
+            raws[row] = self._interpreted(row)
+        if raws:
             self._check_memo()
-        times = [self._time(places, read) for places in self.reference.times]
+        times = [self._time(offsets, raws) for offsets in self.reference.times]
         table = GroupTable()
         memo = self.machine.memo
         for name, desc, local in self.reference.groups:
             table.index(_string(memo, name), local, _string(memo, desc))
         if len(table.groups) != len(self.reference.groups):
             raise _Different
-        columns, signatures = self._columns(read, times[0], table)
-        notable = self._notable(columns, read, times)
-        first = self._first_record(read) if read else int(self.reference.records[0])
+        columns, signatures = self._columns(raws, times[0], table)
+        notable = self._notable(columns, raws, times)
+        first = self._first_record(raws) if raws else int(self.reference.records[0])
         return assemble(self.path, self.rank, root, table, columns, signatures, notable, first)
 
-    def _own_entries(self) -> list[int]:
-        """The entries after the first that differ, oldest first."""
+    def _different_entries(self) -> list[int]:
+        """Return the rows of the entries after the first that differ, oldest first."""
         known_ends = np.append(self.reference.starts[1:], self.reference.end)
-        # Where an entry is longer or shorter than its counterpart, what follows has moved.
-        moved = np.flatnonzero(self.ends[1 : self.shared] - known_ends[1 : self.shared] != self.shift[1:]) + 1
-        if len(moved) > self.most:
+        # If an entry is longer or shorter than its counterpart, the entries after it have moved.
+        resized = np.flatnonzero(self.ends[1 : self.shared] - known_ends[1 : self.shared] != self.shift[1:]) + 1
+        if len(resized) > self.most:
             raise _Different
-        own = {*moved.tolist(), *range(self.shared, len(self.starts))}
-        if len(own) > self.most:
+        rows = {*resized.tolist(), *range(self.shared, len(self.starts))}
+        if len(rows) > self.most:
             raise _Different
         begin = 1
-        for stop in (*moved.tolist(), self.shared):
+        for stop in (*resized.tolist(), self.shared):
             if begin < stop:
-                piece = int(self.starts[begin]), int(self.ends[stop - 1])
-                own.update(np.searchsorted(self.starts, self._differing(*piece, int(self.shift[begin])), "right") - 1)
+                low, high, shift = int(self.starts[begin]), int(self.ends[stop - 1]), int(self.shift[begin])
+                rows.update(np.searchsorted(self.starts, self._different_offsets(low, high, shift), "right") - 1)
             begin = stop + 1
-        if len(own) > self.most:
+        if len(rows) > self.most:
             raise _Different
-        return sorted(map(int, own))
+        return sorted(map(int, rows))
 
-    def _differing(self, low: int, high: int, shift: int) -> Ints:
-        """Where bytes between these offsets are not what the reference has; a few more of them do no harm."""
-        other = np.zeros(-(-(high - low) // 8) * 8, dtype=np.uint8)
-        piece = other[: high - low]
-        np.bitwise_xor(self.octets[low:high], self.reference.octets[low - shift : high - shift], out=piece)
-        np.bitwise_and(piece, self.reference.fixed[low - shift : high - shift], out=piece)
-        words = np.flatnonzero(other.view(np.uint64))
+    def _different_offsets(self, low: int, high: int, shift: int) -> Ints:
+        """Return the first and last offset of each word of eight bytes that differs between `low` and `high`.
+
+        A word may reach into a neighbouring entry, which is then interpreted although it is equal.
+        """
+        padded = np.zeros(-(-(high - low) // 8) * 8, dtype=np.uint8)
+        differences = padded[: high - low]
+        np.bitwise_xor(self.octets[low:high], self.reference.octets[low - shift : high - shift], out=differences)
+        np.bitwise_and(differences, self.reference.fixed[low - shift : high - shift], out=differences)
+        words = np.flatnonzero(padded.view(np.uint64))
         if len(words) > 64 * self.most:
             raise _Different
         first = low + 8 * words
         return np.concatenate((first, np.minimum(first + 7, high - 1)))
 
-    def _beginning(self) -> tuple[Mapping[str, Any], dict[int, dict[str, Any]]]:
-        """The document, and the first entry where it differs.
+    def _document(self) -> tuple[Mapping[str, Any], dict[int, dict[str, Any]]]:
+        """Return the document without its entries, and the first entry if it differs.
 
-        The interpreter's memo then has what precedes the other entries, and what those of them define that are equal.
+        Afterwards the memo has the values defined before the other entries, and those that equal entries define.
         """
         reference, machine = self.reference, self.machine
-        if not self.shift[1] and not len(self._differing(0, int(self.starts[1]), 0)):
+        if not self.shift[1] and not len(self._different_offsets(0, int(self.starts[1]), 0)):
             self.starts[0] = reference.starts[0]
             self.shift[0] = 0
             machine.memo = dict(reference.memo)
@@ -243,56 +252,56 @@ class _Delta:
         return raw
 
     def _check_memo(self) -> None:
-        """Raise where what equal entries refer to is not what it is in the reference, but for threads and groups."""
+        """Raise if the memo has another value for something that equal entries refer to, except threads and groups."""
         known = self.reference.memo
         for index, value in self.machine.memo.items():
             if index in known and index not in self.reference.free and value != known[index]:
                 raise _Different
 
-    def _time(self, places: Ints, read: Mapping[int, Any]) -> Ints:
-        """One time of each entry; 0 where it is the reference's or there is none, and for entries of its own."""
-        places = places[: self.shared]
-        if read:
-            places = places.copy()
-            places[[row for row in read if row < self.shared]] = -1
-        rows = np.flatnonzero(places >= 0)
+    def _time(self, offsets: Ints, raws: Mapping[int, Any]) -> Ints:
+        """Return one time of each entry; 0 if the entry is interpreted, or the reference has no offset for it."""
+        offsets = offsets[: self.shared]
+        if raws:
+            offsets = offsets.copy()
+            offsets[[row for row in raws if row < self.shared]] = -1
+        rows = np.flatnonzero(offsets >= 0)
         values: Ints = np.zeros(len(self.starts), dtype=np.int64)
         if len(rows):
             words: Ints = np.ndarray(shape=(len(self.octets) - 7,), dtype="<i8", buffer=self.octets.data, strides=(1,))
-            found = words[places[rows] + self.shift[rows]]
+            found = words[offsets[rows] + self.shift[rows]]
             if int(found.min()) <= 0:
-                raise _Different  # equal bytes around it, but no time: that it has ended is not certain
+                raise _Different  # the bytes around it are equal, but this is no time
             values[rows] = found
         return values
 
     def _columns(
-        self, read: dict[int, dict[str, Any]], created: Ints, table: GroupTable
+        self, raws: dict[int, dict[str, Any]], created: Ints, table: GroupTable
     ) -> tuple[EntryColumns, dict[int, str]]:
-        before = self.reference.dump.columns
+        known = self.reference.dump.columns
         signatures = self.reference.dump.signatures
-        equal = np.flatnonzero(created[: self.shared] == 0)
-        created[equal] = before.created[equal]
-        if not read:
-            return msgspec.structs.replace(before, created=created), signatures
-        extra, texts, _ = columns_of(list(read.values()), table)
-        rows = np.fromiter(read, dtype=np.int64, count=len(read))
-        created[rows] = extra.created
+        untimed = np.flatnonzero(created[: self.shared] == 0)
+        created[untimed] = known.created[untimed]
+        if not raws:
+            return msgspec.structs.replace(known, created=created), signatures
+        own, texts, _ = columns_of(list(raws.values()), table)
+        rows = np.fromiter(raws, dtype=np.int64, count=len(raws))
+        created[rows] = own.created
         if len(self.starts) == len(self.reference.starts) and all(
-            np.array_equal(getattr(before, name)[rows], getattr(extra, name)) for name in _COLUMNS
+            np.array_equal(getattr(known, name)[rows], getattr(own, name)) for name in _COLUMNS
         ):
-            # Shared with the reference's dump, which makes thousands of dumps small.
-            return msgspec.structs.replace(before, created=created), signatures
+            # Share the columns with the reference, so that thousands of dumps need little memory.
+            return msgspec.structs.replace(known, created=created), signatures
         patched = {}
         for name in _COLUMNS:
-            column = np.resize(getattr(before, name), len(self.starts))
-            column[rows] = getattr(extra, name)
+            column = np.resize(getattr(known, name), len(self.starts))
+            column[rows] = getattr(own, name)
             patched[name] = column
         signatures = signatures | texts
         return EntryColumns(created=created, **patched), {
             key: signatures[key] for key in np.unique(patched["sig"]).tolist()
         }
 
-    def _notable(self, columns: EntryColumns, read: dict[int, dict[str, Any]], times: list[Ints]) -> list[DumpEntry]:
+    def _notable(self, columns: EntryColumns, raws: dict[int, dict[str, Any]], times: list[Ints]) -> list[DumpEntry]:
         reference = self.reference
         if columns.seq is reference.dump.columns.seq:
             positions = reference.positions
@@ -303,8 +312,8 @@ class _Delta:
         ended = batches_of(columns)[1]
         for position in positions:
             offset = int(self.starts[position])
-            if position in read or position not in entries:
-                raw = read.get(position) or self._interpreted(position)
+            if position in raws or position not in entries:
+                raw = raws.get(position) or self._interpreted(position)
                 notable.append(make_entry(raw, int(columns.group[position]), offset, ended=bool(ended[position])))
             else:
                 entry = entries[position]
@@ -320,21 +329,21 @@ class _Delta:
                 )
         return notable
 
-    def _first_record(self, read: dict[int, dict[str, Any]]) -> int:
+    def _first_record(self, raws: dict[int, dict[str, Any]]) -> int:
         records = np.resize(self.reference.records, len(self.starts))
-        for row, raw in read.items():
+        for row, raw in raws.items():
             records[row] = integer(raw.get("record_id")) or 0
         if bool((np.diff(records) < 0).any()):
-            raise _Different  # the ring in another order than it was filled
+            raise _Different  # the entries are not in the order in which they were recorded
         return int(records[0])
 
 
-#: Columns that are the same in dumps of one program; times are not.
+#: Columns that are equal in dumps of one program.
 _COLUMNS: Final = ("group", "seq", "sig", "flags")
 
 
-def _offsets_of(octets: Octet, token: bytes) -> Ints:
-    """All offsets of a token of two bytes or more."""
+def _offsets_of(octets: Octets, token: bytes) -> Ints:
+    """Return all offsets of a token of two bytes or more."""
     found = np.flatnonzero((octets[:-1] == token[0]) & (octets[1:] == token[1]))
     for index in range(2, len(token)):
         found = found[found + index < len(octets)]
@@ -347,18 +356,13 @@ def _string(memo: dict[int, Any], index: int) -> str:
     return value if isinstance(value, str) else ""
 
 
-# -- making one ------------------------------------------------------------------------------------------------------
+# -- making a reference ----------------------------------------------------------------------------------------------
 
 
 def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: RankDump) -> Reference | None:
-    """A dump that was read in full, as a reference for others; None where it cannot be one.
-
-    Args:
-        machine: the interpreter that read it.
-        root, dump: what it gave.
-    """
+    """Make a reference of a dump; None if it cannot be one. `root` is what the interpreter returned for it."""
     data, raws = machine.data, root.get("entries")
-    if len(data) > _LARGEST or not isinstance(raws, list) or len(raws) != len(machine.bounds) or len(raws) < 3:
+    if len(data) > _MAX_BYTES or not isinstance(raws, list) or len(raws) != len(machine.bounds) or len(raws) < 3:
         return None
     records = np.array([integer(raw.get("record_id")) or 0 for raw in raws], dtype=np.int64)
     bounds = np.array(machine.bounds, dtype=np.int64)
@@ -370,26 +374,26 @@ def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: RankDump) 
         return None
     seen: set[int] = set()
     threads: set[str] = set()
-    # Frames are in the memo; so is the whole document, at its very end.
-    meaning = set(
+    # Stack frames are dictionaries in the memo. The document itself is in the memo, too.
+    content = set(
         _strings([value for value in machine.memo.values() if type(value) is dict and value is not root], seen)
     )
     for raw in raws:
         for key, value in raw.items():
             if isinstance(value, str):
-                (threads if key in _THREADS else meaning).add(value)
+                (threads if key in _THREADS else content).add(value)
             elif isinstance(value, list | dict) or (isinstance(value, tuple) and key != "process_group"):
-                meaning.update(_strings(value, seen))
-    meaning |= set().union(*raws)
+                content.update(_strings(value, seen))
+    content |= set().union(*raws)
     group_strings = {text for group in groups for text in (group.name, group.desc)}
-    before = set(_strings({key: value for key, value in root.items() if key != "entries"}))
+    outside = set(_strings({key: value for key, value in root.items() if key != "entries"}))
     fixed = np.full(len(data), 255, dtype=np.uint8)
-    times = tuple(_time_places(data, bounds, index_of.get(key), [raw.get(key) for raw in raws]) for key in _TIMES)
-    for places in times:
-        there = places[places >= 0]
-        fixed[(there[:, None] + np.arange(8)).ravel()] = 0
-    for text in threads - meaning - group_strings:
-        _release(fixed, data, text, index_of.get(text))
+    times = tuple(_time_offsets(data, bounds, index_of.get(key), [raw.get(key) for raw in raws]) for key in _TIMES)
+    for offsets in times:
+        known = offsets[offsets >= 0]
+        fixed[(known[:, None] + np.arange(8)).ravel()] = 0
+    for text in threads - content - group_strings:
+        _allow_any(fixed, data, text, index_of.get(text))
     opening = data[int(bounds[1, 0]) :][: 4 if data[int(bounds[1, 0]) + 2 :][:1] == b"h" else 7]
     return Reference(
         octets=np.frombuffer(data, dtype=np.uint8),
@@ -400,7 +404,7 @@ def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: RankDump) 
         times=times,
         records=records,
         memo={index: value for index, value in machine.memo.items() if value is not root},
-        free=frozenset(index_of[text] for text in (threads | group_strings | before) - meaning if text in index_of),
+        free=frozenset(index_of[text] for text in (threads | group_strings | outside) - content if text in index_of),
         groups=tuple((index_of[group.name], index_of[group.desc], group.local_id) for group in groups),
         root={key: value for key, value in root.items() if key != "entries"} | {"entries": []},
         dump=dump,
@@ -409,7 +413,7 @@ def reference_of(machine: Interpreter, root: Mapping[str, Any], dump: RankDump) 
 
 
 def _strings(value: Any, seen: set[int] | None = None) -> Iterator[str]:
-    """All strings in a document; what was `seen` before is left out."""
+    """Return all strings in a value, except in containers whose id is in `seen`; adds new ids to `seen`."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -422,11 +426,11 @@ def _strings(value: Any, seen: set[int] | None = None) -> Iterator[str]:
                 yield from _strings(item, seen)
 
 
-def _time_places(data: bytes, bounds: Ints, key: int | None, values: Sequence[Any]) -> Ints:
-    """Where the eight bytes of this time are in each entry; -1 where that is not certain."""
-    places: Ints = np.full(len(values), -1, dtype=np.int64)
+def _time_offsets(data: bytes, bounds: Ints, key: int | None, values: Sequence[Any]) -> Ints:
+    """Return the offset of the eight bytes of a time in each entry; -1 if unknown. `key` is its key's memo index."""
+    offsets: Ints = np.full(len(values), -1, dtype=np.int64)
     if key is None:
-        return places
+        return offsets
     token = bytes((key,)) if key < 256 else key.to_bytes(4, "little")
     for row, (value, (start, end)) in enumerate(zip(values, bounds.tolist(), strict=True)):
         if type(value) is not int or not 1 << 55 <= value < 1 << 63:
@@ -435,12 +439,12 @@ def _time_places(data: bytes, bounds: Ints, key: int | None, values: Sequence[An
         first = data.find(written, start, end)
         known = first >= 0 and data[first - 1 : first] in (b"h", b"q", b"j", b"r")
         if known and data.find(written, first + 1, end) < 0:
-            places[row] = first + len(token) + 2
-    return places
+            offsets[row] = first + len(token) + 2
+    return offsets
 
 
-def _release(fixed: Octet, data: bytes, text: str, index: int | None) -> None:
-    """Let a string that nothing depends on be any string of its length."""
+def _allow_any(fixed: Octets, data: bytes, text: str, index: int | None) -> None:
+    """Allow other dumps to have any string of the same length here."""
     if index is None:
         return
     content = text.encode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""One rank's dump: what it says about each group, and its entries as columns.
+"""One rank's dump: the state of each group, and the ring of entries as columns.
 
-A ring of 2,000 entries times thousands of ranks is kept as numpy columns. Full entries, with frames, are made only for
-the few that a reader will see: the first unfinished and the last of each group, and what a join asks for later.
+Thousands of ranks with rings of 2,000 entries each are kept as numpy columns. Full entries, with stack frames, are made
+only for those that a report may show: the first unfinished and the last entry of each group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Bits of `Columns.flags`.
+#: Bits of `EntryColumns.flags`.
 DONE: Final = 1
 P2P: Final = 2
 STARTED: Final = 4
@@ -127,7 +127,7 @@ class RankDump(msgspec.Struct, kw_only=True):
 
 
 def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> DumpEntry:
-    """Return the full entry of a raw one; `ended` where the batch that it belongs to has ended."""
+    """Return the full entry of a raw one; `ended` says that the batch that it belongs to has ended."""
     return DumpEntry(
         group=group,
         seq=entry_seq(raw),
@@ -152,14 +152,14 @@ def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bo
 
 
 class GroupTable:
-    """Numbers for the groups of one dump, in the order they are met."""
+    """The groups of one dump, numbered in the order in which they are found."""
 
     def __init__(self) -> None:
         self.groups: list[ProcessGroup] = []
         self._index: dict[tuple[str, str], int] = {}
 
     def index(self, name: str, local_id: str, desc: str) -> int:
-        """The number of this group."""
+        """Return the number of this group, which is added if it is new."""
         key = (name, local_id)
         found = self._index.get(key)
         if found is None:
@@ -171,7 +171,7 @@ class GroupTable:
 
 
 def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns, dict[int, str], list[int]]:
-    """Columns of raw entries, the text of their signatures, and the position of each kept entry."""
+    """Return columns of raw entries, the text of their signatures, and the position of each row's entry."""
     group: list[int] = []
     seq: list[int] = []
     sig: list[int] = []
@@ -183,13 +183,13 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns,
         if not isinstance(raw, dict):
             continue
         is_p2p = entry_p2p(raw)
-        called = raw_signature(raw)
-        number = digest(called)
-        texts[number] = called
+        call = raw_signature(raw)
+        call_digest = digest(call)
+        texts[call_digest] = call
         name, desc = group_name(raw)
         group.append(table.index(name, text(raw.get("pg_id", "")), desc))
         seq.append((integer(raw.get("p2p_seq_id")) or 0) if is_p2p else entry_seq(raw))
-        sig.append(number)
+        sig.append(call_digest)
         created.append(instant(raw.get("time_created_ns")) or 0)
         started = raw.get("state") == "started" or instant(raw.get("time_discovered_started_ns")) is not None
         flags.append((DONE if entry_done(raw) else 0) | (P2P if is_p2p else 0) | (STARTED if started else 0))
@@ -207,8 +207,8 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[EntryColumns,
 def batches_of(columns: EntryColumns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return two masks: rows that close a batch of sends and receives, and rows that have ended.
 
-    `batch_isend_irecv` records each operation of a batch and then one row for the whole batch. Only that closing row
-    is ever marked as completed, and its collective sequence number belongs to an earlier collective.
+    `batch_isend_irecv` records each operation of a batch and then one closing row for the whole batch. Only the closing
+    row is ever marked as completed. Its collective sequence number belongs to an earlier collective.
     """
     flags = columns.flags
     done = (flags & DONE) != 0
@@ -228,11 +228,11 @@ def batches_of(columns: EntryColumns) -> tuple[NDArray[np.bool_], NDArray[np.boo
 
 
 def notable_positions(columns: EntryColumns, p2p_limit: int = 64) -> list[int]:
-    """Where the first unfinished and the last of each group are, and the unfinished p2p operations."""
+    """Return the rows of the first unfinished and the last entry of each group, and of unfinished p2p operations."""
     positions: set[int] = set()
     closing, done = batches_of(columns)
     collective = ((columns.flags & P2P) == 0) & ~closing
-    for number in sorted(set(columns.group.tolist())):  # not `np.unique`, which loads masked arrays for nothing
+    for number in sorted(set(columns.group.tolist())):  # `np.unique` would import `numpy.ma`
         every = np.flatnonzero((columns.group == number) & ~closing)
         if not len(every):
             continue
@@ -249,7 +249,7 @@ def notable_positions(columns: EntryColumns, p2p_limit: int = 64) -> list[int]:
 
 
 def attach_groups(table: GroupTable, config: Any, status: Any) -> None:
-    """Membership from `pg_config` (by name), counters from `pg_status` (by the rank's own number)."""
+    """Add the members from `pg_config` (by name) and counters from `pg_status` (by the rank's own number)."""
     by_name: dict[str, Any] = config if isinstance(config, dict) else {}
     known = {group.name for group in table.groups}
     for name, item in list(by_name.items())[:_MAX_GROUPS]:
@@ -267,15 +267,15 @@ def attach_groups(table: GroupTable, config: Any, status: Any) -> None:
     unclaimed = dict(counters)
     for group in table.groups:
         if group.local_id and group.local_id in counters:
-            _count(group, counters[group.local_id])
+            _set_counters(group, counters[group.local_id])
             unclaimed.pop(group.local_id, None)
-    # A group whose entries were all overwritten has no number here: it is known only if exactly one is left over.
-    silent = [group for group in table.groups if not group.local_id]
-    if len(silent) == 1 and len(unclaimed) == 1:
-        _count(silent[0], next(iter(unclaimed.values())))
+    # The number of a group is only in its entries. If all were overwritten, the number must be the only one left.
+    unnumbered = [group for group in table.groups if not group.local_id]
+    if len(unnumbered) == 1 and len(unclaimed) == 1:
+        _set_counters(unnumbered[0], next(iter(unclaimed.values())))
 
 
-def _count(group: ProcessGroup, item: Any) -> None:
+def _set_counters(group: ProcessGroup, item: Any) -> None:
     if not isinstance(item, dict):
         return
     group.last_enqueued = integer(item.get("last_enqueued_collective"))
@@ -292,7 +292,7 @@ def assemble(
     notable: list[DumpEntry],
     first_record: int,
 ) -> RankDump:
-    """The dump of its parts."""
+    """Make a dump of its parts."""
     attach_groups(table, root.get("pg_config"), root.get("pg_status"))
     latest = int(columns.created.max()) if len(columns.created) else 0
     for entry in notable:
@@ -312,11 +312,11 @@ def assemble(
 
 
 def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> RankDump:
-    """A dump from its decoded document: the general way, for JSON and for any pickle layout."""
+    """Make a dump of its decoded document. This works for JSON and for any layout of pickles."""
     entries = root.get("entries") or []
     if not isinstance(entries, list):
         raise DumpError("corrupt", "`entries` is not a list")
-    # Old recorders wrote the ring in memory order: oldest first is by record id.
+    # Old recorders wrote the ring in memory order, which need not begin with the oldest entry.
     entries = [raw for raw in entries if isinstance(raw, dict)]
     entries.sort(key=lambda raw: integer(raw.get("record_id")) or 0)
     table = GroupTable()
@@ -331,12 +331,12 @@ def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> RankDump:
 
 
 def is_document(root: Any) -> bool:
-    """Whether a decoded value is a Flight Recorder dump at all."""
+    """Whether a decoded value is a Flight Recorder dump."""
     return isinstance(root, dict) and "version" in root and bool({"entries", "pg_config", "pg_status"} & root.keys())
 
 
 def decode(data: bytes, limits: DumpLimits | None = None) -> dict[str, Any]:
-    """The document of a dump, pickle or JSON, told apart by content."""
+    """Decode a dump, which may be a pickle or JSON."""
     limits = limits or DumpLimits()
     if not data:
         raise DumpError("empty", "the file has no bytes")
@@ -356,7 +356,7 @@ def decode(data: bytes, limits: DumpLimits | None = None) -> dict[str, Any]:
         except RecursionError as error:
             raise DumpError("too_deep", "JSON nested too deep") from error
     if isinstance(root, list) and root and isinstance(root[0], dict) and "profiling_name" in root[0]:
-        root = {"version": "1.0", "entries": root}  # the first recorders (PyTorch 2.2) wrote nothing around the entries
+        root = {"version": "1.0", "entries": root}  # the first recorders (PyTorch 2.2) wrote only the entries
     if not is_document(root):
         raise DumpError("not_a_dump", "a document, but no Flight Recorder dump")
     document: dict[str, Any] = root

@@ -1,11 +1,12 @@
 """Comparison of what the ranks of an all-to-all send with what their peers expect.
 
-An all-to-all of lists is recorded with one tensor for each peer, so each pair is compared. `all_to_all_single` is
-recorded as one tensor for all peers: there the whole that is sent must be the whole that is expected.
+An all-to-all of lists is recorded with one tensor for each peer, so each pair of ranks is compared.
+`all_to_all_single` is recorded with one tensor for all peers, so only the totals are compared.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
     from tracecore.signals.flight_recorder.dump import DumpEntry
     from tracecore.signals.flight_recorder.state import GroupState
 
-#: Dumps that are read once more for the splits of a collective that their ranks have completed.
-_REREAD: Final = 64
-#: Members of a group that are compared pair by pair.
-_PAIRWISE: Final = 1024
-#: Pairs that are shown.
-_SHOWN: Final = 16
+#: At most this many dumps are read again for the splits of a collective that their ranks have completed.
+_MAX_REREAD: Final = 64
+#: Groups with more members are not compared pair by pair.
+_MAX_PAIRWISE: Final = 1024
+#: At most this many differing pairs are returned.
+_MAX_TRANSFERS: Final = 16
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Elements that one rank sends and another expects, where the two differ; without ranks for all of them at once."""
+    """Different numbers of elements that one rank sends and another expects. Totals of a group have no ranks."""
 
     sent: int
     expected: int
@@ -37,12 +38,12 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """An all-to-all that does not add up.
+    """An all-to-all in which the amounts sent and expected differ.
 
     Args:
         entries: the call of each rank.
-        transfers: what differs.
-        odd: the ranks whose splits are wrong, as far as that can be told.
+        transfers: the differences.
+        odd: the ranks whose splits are wrong; empty if that is not known.
     """
 
     entries: dict[int, DumpEntry]
@@ -51,7 +52,7 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 def misfit(group: GroupState, reread: Callable[[str, str, int], DumpEntry | None] | None) -> Misfit | None:
-    """The open all-to-all of this group, where what is sent is not what is expected."""
+    """Return the open all-to-all of this group if the amounts sent and expected differ."""
     seq = min((m.first_waiting for m in group.present.values() if m.first_waiting is not None), default=None)
     if seq is None or group.disagreement is not None:
         return None
@@ -59,14 +60,14 @@ def misfit(group: GroupState, reread: Callable[[str, str, int], DumpEntry | None
     completed = []
     for rank, member in group.present.items():
         if member.last_enqueued is None or member.last_enqueued < seq:
-            return None  # it has not come, and that is why the others wait
+            return None  # the others wait because this rank has not entered
         if member.entry is not None and member.entry.seq == seq:
             entries[rank] = member.entry
         else:
             completed.append(rank)
     if not entries or not all(_is_exchange(entry) for entry in entries.values()):
         return None
-    if completed and (reread is None or len(completed) > _REREAD):
+    if completed and (reread is None or len(completed) > _MAX_REREAD):
         return None
     for rank in completed:
         entry = reread(group.present[rank].path, group.name, seq) if reread is not None else None
@@ -78,58 +79,56 @@ def misfit(group: GroupState, reread: Callable[[str, str, int], DumpEntry | None
     expected = {rank: elements(entry.output_sizes) for rank, entry in entries.items()}
     size = len(group.members)
     if size > 1 and all(len(counts) == size for counts in (*sent.values(), *expected.values())):
-        return _pairs(group, entries, sent, expected) if size <= _PAIRWISE else None
+        return _differing_pairs(group, entries, sent, expected) if size <= _MAX_PAIRWISE else None
     if group.absent:
         return None
-    whole = Transfer(sum(map(sum, sent.values())), sum(map(sum, expected.values())))
-    if whole.sent != whole.expected:
-        return Misfit(entries, (whole,), _who_is_off(sent, expected, whole, waiting if completed else []))
-    return _unequal(entries, sent, expected)
+    total = Transfer(sum(map(sum, sent.values())), sum(map(sum, expected.values())))
+    if total.sent != total.expected:
+        return Misfit(entries, (total,), _odd_ranks(sent, expected, total, waiting if completed else []))
+    return _unequal_splits(entries, sent, expected)
 
 
 def _is_exchange(entry: DumpEntry) -> bool:
     return operation_of(entry.name).startswith(("all_to_all", "alltoall"))
 
 
-def _pairs(
+def _differing_pairs(
     group: GroupState,
     entries: dict[int, DumpEntry],
     sent: dict[int, tuple[int, ...]],
     expected: dict[int, tuple[int, ...]],
 ) -> Misfit | None:
-    place = {rank: position for position, rank in enumerate(group.members)}
+    position_of = {rank: position for position, rank in enumerate(group.members)}
     transfers: list[Transfer] = []
-    involved: dict[int, int] = {}
-    for one, other in product(sorted(sent), sorted(expected)):
-        amounts = sent[one][place[other]], expected[other][place[one]]
+    differences: Counter[int] = Counter()
+    for sender, receiver in product(sorted(sent), sorted(expected)):
+        amounts = sent[sender][position_of[receiver]], expected[receiver][position_of[sender]]
         if amounts[0] != amounts[1]:
-            transfers.append(Transfer(*amounts, one, other))
-            for rank in {one, other}:
-                involved[rank] = involved.get(rank, 0) + 1
+            transfers.append(Transfer(*amounts, sender, receiver))
+            differences.update({sender, receiver})
     if not transfers:
         return None
-    most = max(involved.values())
-    odd = tuple(sorted(rank for rank, count in involved.items() if count == most))
-    return Misfit(entries, tuple(transfers[:_SHOWN]), odd)
+    most = max(differences.values())
+    odd = tuple(sorted(rank for rank, count in differences.items() if count == most))
+    return Misfit(entries, tuple(transfers[:_MAX_TRANSFERS]), odd)
 
 
-def _who_is_off(
-    sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]], whole: Transfer, waiting: list[int]
+def _odd_ranks(
+    sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]], total: Transfer, waiting: list[int]
 ) -> tuple[int, ...]:
-    """Those still inside while others have completed; else the only one whose amount can hold the whole difference."""
+    """Return the ranks still inside while others have completed; else the only rank that can cause the difference."""
     if waiting:
         return tuple(sorted(waiting))
-    more, off = (
-        (expected, whole.expected - whole.sent) if whole.expected > whole.sent else (sent, whole.sent - whole.expected)
-    )
-    able = [rank for rank, counts in more.items() if sum(counts) >= off]
-    return tuple(able) if len(able) == 1 else ()
+    larger = expected if total.expected > total.sent else sent
+    difference = abs(total.expected - total.sent)
+    possible = [rank for rank, counts in larger.items() if sum(counts) >= difference]
+    return tuple(possible) if len(possible) == 1 else ()
 
 
-def _unequal(
+def _unequal_splits(
     entries: dict[int, DumpEntry], sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]
 ) -> Misfit | None:
-    """Where most ranks send and expect the same, the splits are equal, and so who has another amount does not fit."""
+    """Compare the amounts of the ranks: if most send and expect the same amount, a rank with another one is odd."""
     amounts: dict[tuple[int, int], list[int]] = {}
     for rank in entries:
         amounts.setdefault((sum(sent[rank]), sum(expected[rank])), []).append(rank)
@@ -138,5 +137,6 @@ def _unequal(
         return None
     size = len(entries)
     odd = tuple(sorted(set(entries) - set(ranks)))
-    transfers = tuple(Transfer(sum(sent[rank]) // size, usual[1] // size, rank, ranks[0]) for rank in odd[:_SHOWN])
+    shown = odd[:_MAX_TRANSFERS]
+    transfers = tuple(Transfer(sum(sent[rank]) // size, usual[1] // size, rank, ranks[0]) for rank in shown)
     return Misfit(entries, transfers, odd)

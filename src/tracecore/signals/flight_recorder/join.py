@@ -1,7 +1,6 @@
-"""All ranks' dumps side by side: where each group stands, who is waiting, who never came, who called something else.
+"""The join of all ranks' dumps: for each group, which ranks wait, are missing, or called something else.
 
-Everything is reduced here, with numpy, to what a person would look at: millions of entries become one small
-`GroupState` for each group.
+Millions of entries are reduced, with numpy, to one small `GroupState` for each group.
 """
 
 from __future__ import annotations
@@ -22,33 +21,35 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Cells (kinds of rings x sequences) compared at once; beyond it only the latest sequences are.
+#: Cells (different rings x sequence numbers) that are compared. If there are more, only the latest numbers are.
 _MAX_CELLS: Final = 48_000_000
-#: Collectives that may end on one rank before all others have come.
-_TO_OR_FROM_ONE: Final = ("broadcast", "gather", "scatter")
-_TO_ONE: Final = ("reduce", "reduce_oop")
-#: Sequences whose arrival times are looked at.
+#: Beginnings and names of collectives that may end on one rank before all others have entered.
+_ROOTED_PREFIXES: Final = ("broadcast", "gather", "scatter")
+_ROOTED: Final = ("reduce", "reduce_oop")
+#: The number of latest collectives whose arrival times are compared.
 _ARRIVALS: Final = 32
 
 
 class _Part(msgspec.Struct):
+    """One group in one rank's dump. `number` is the number of the group in the dump's columns."""
+
     dump: RankDump
     number: int
     group: ProcessGroup
 
 
 def join(dumps: Sequence[RankDump]) -> JoinedDumps:
-    """Put the dumps of one job side by side; one dump for each rank."""
+    """Join the dumps of one job; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
     by_rank = {dump.rank: dump for dump in dumps}
     groups = [_state(label, parts, by_rank) for label, parts in _by_group(dumps)]
     members = {rank for group in groups for rank in group.members}
     expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
-    # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
+    # Numbers without a dump count as ranks only if at least half of the dumps are there.
     unseen = (members | expected if len(expected) <= 2 * len(ranks) else members) - set(ranks)
     for group in groups:
         if group.inferred and (group.desc == "default_pg" or group.name == "0"):
-            # Everybody is in the default group, whether or not the backend writes it down.
+            # All ranks are in the default group, even if the backend does not record that.
             group.absent = tuple(sorted(unseen))
             group.members = tuple(sorted({*group.members, *unseen}))
     follow_chains(groups)
@@ -62,37 +63,37 @@ def join(dumps: Sequence[RankDump]) -> JoinedDumps:
 
 
 def _by_group(dumps: Sequence[RankDump]) -> Iterable[tuple[str, list[_Part]]]:
-    """Parts of each group. Two groups may share a name (each rank numbers its own): members tell them apart."""
+    """Return the label and parts of each group. Groups that share a name are told apart by their members."""
     named: dict[str, dict[tuple[int, ...] | None, list[_Part]]] = {}
-    # The members of a large group are a long tuple that many dumps share: each is hashed once.
-    same: dict[int, tuple[int, ...] | None] = {}
+    # Replace equal tuples of members by one object. Tuples can be long, so each object is hashed only once.
+    by_id: dict[int, tuple[int, ...] | None] = {}
     first: dict[tuple[int, ...] | None, tuple[int, ...] | None] = {}
     for dump in dumps:
         for group in dump.groups:
             members = group.members
-            if id(members) not in same:
-                same[id(members)] = first.setdefault(members, members)
-            group.members = same[id(members)]
+            if id(members) not in by_id:
+                by_id[id(members)] = first.setdefault(members, members)
+            group.members = by_id[id(members)]
     buckets: dict[tuple[str, int], list[_Part]] = {}
     for dump in dumps:
         for number, group in enumerate(dump.groups):
             buckets.setdefault((group.name, id(group.members)), []).append(_Part(dump, number, group))
     for (name, _), parts in buckets.items():
-        named.setdefault(name, {})[parts[0].group.members] = _last_lives(parts)
-    for name in sorted(named, key=_natural):
+        named.setdefault(name, {})[parts[0].group.members] = _latest_parts(parts)
+    for name in sorted(named, key=_number_or_name):
         by_members = named[name]
         unknown = by_members.pop(None, [])
         if not by_members:
             yield name, unknown
             continue
         for members, parts in sorted(by_members.items(), key=lambda item: item[0] or ()):
-            mine = [part for part in unknown if part.dump.rank in (members or ())]
+            unlisted = [part for part in unknown if part.dump.rank in (members or ())]
             label = name if len(by_members) == 1 else f"{name}@{(members or (0,))[0]}"
-            yield label, sorted(parts + mine, key=lambda part: part.dump.rank)
+            yield label, sorted(parts + unlisted, key=lambda part: part.dump.rank)
 
 
-def _last_lives(parts: list[_Part]) -> list[_Part]:
-    """One part for each rank: a process that left a group and made another of the same name has two, numbered anew."""
+def _latest_parts(parts: list[_Part]) -> list[_Part]:
+    """Keep the latest part of each rank; a rank that made a group of the same name again has two."""
     latest: dict[int, _Part] = {}
     for part in parts:
         other = latest.get(part.dump.rank)
@@ -106,12 +107,13 @@ def _last_row(part: _Part) -> int:
     return int(rows[-1]) if len(rows) else -1
 
 
-def _natural(name: str) -> tuple[int, str]:
+def _number_or_name(name: str) -> tuple[int, str]:
+    """Return a sort key that orders numbers by value, and before other names."""
     return (int(name), "") if name.isascii() and name.isdigit() and len(name) < 10 else (1 << 40, name)
 
 
 class _Ring(msgspec.Struct, frozen=True):
-    """The collectives of one rank in one group, one row for each sequence number; `rows` are theirs in the dump."""
+    """The collectives of one rank in one group, one for each sequence number. `rows` are the rows in the dump."""
 
     seq: NDArray[np.int64]
     sig: NDArray[np.int64]
@@ -121,15 +123,15 @@ class _Ring(msgspec.Struct, frozen=True):
 
 
 def _rings(parts: list[_Part]) -> dict[int, _Ring]:
+    """Return the ring of each rank. Rings of dumps that share columns (see `delta_reader`) share their arrays."""
     rings: dict[int, _Ring] = {}
-    # Dumps that are alike share their columns but for the times, and so does what follows from them.
-    alike: dict[tuple[int, ...], _Ring] = {}
+    shared: dict[tuple[int, ...], _Ring] = {}
     for part in parts:
         columns = part.dump.columns
         key = part.number, id(columns.group), id(columns.seq), id(columns.sig), id(columns.flags)
-        known = alike.get(key)
+        known = shared.get(key)
         if known is None:
-            known = alike[key] = _ring(part)
+            known = shared[key] = _ring(part)
         rings[part.dump.rank] = msgspec.structs.replace(known, created=columns.created[known.rows])
     return rings
 
@@ -141,14 +143,14 @@ def _ring(part: _Part) -> _Ring:
     rows = np.flatnonzero(mine)
     seq, sig, done = columns.seq[rows], columns.sig[rows], (columns.flags[rows] & DONE) != 0
     if len(seq) > 1 and not bool((np.diff(seq) > 0).all()):
-        # A coalesced group has several records under one number, in the order they were called.
+        # A coalesced group has several records with one sequence number. Hash their signatures and order into one.
         order = np.argsort(seq, kind="stable")
         rows, seq, sig, done = rows[order], seq[order], sig[order], done[order]
         first = np.flatnonzero(np.append(True, seq[1:] != seq[:-1]))
-        place = np.arange(len(seq)) - np.repeat(first, np.diff(np.append(first, len(seq))))
-        mixed = (sig ^ (place * 0x5851F42D4C957F2D)) * np.int64(0x2545F4914F6CDD1D)
-        alone = np.diff(np.append(first, len(seq))) == 1
-        combined = np.where(alone, sig[first], np.add.reduceat(mixed, first) & np.int64((1 << 62) - 1))
+        counts = np.diff(np.append(first, len(seq)))
+        position = np.arange(len(seq)) - np.repeat(first, counts)
+        mixed = (sig ^ (position * 0x5851F42D4C957F2D)) * np.int64(0x2545F4914F6CDD1D)
+        combined = np.where(counts == 1, sig[first], np.add.reduceat(mixed, first) & np.int64((1 << 62) - 1))
         rows, seq, sig = rows[first], seq[first], combined
         done = np.logical_and.reduceat(done, first)
     return _Ring(seq, sig, columns.created[rows], done, rows)
@@ -161,9 +163,9 @@ def _state(label: str, parts: list[_Part], dumps: Mapping[int, RankDump]) -> Gro
     members = known or tuple(sorted(rings))
     present = {part.dump.rank: _member(part, rings[part.dump.rank]) for part in parts}
     absent = tuple(sorted(set(members) - dumps.keys()))
-    strangers = sorted(set(members) - set(present) - set(absent))
-    for rank in strangers:
-        present[rank] = _stranger(dumps[rank])
+    unlisted = sorted(set(members) - set(present) - set(absent))
+    for rank in unlisted:
+        present[rank] = _unlisted_member(dumps[rank])
     state = GroupState(
         label=label,
         name=first.name,
@@ -173,9 +175,9 @@ def _state(label: str, parts: list[_Part], dumps: Mapping[int, RankDump]) -> Gro
         present=dict(sorted(present.items())),
         absent=absent,
     )
-    if strangers and not _met_all(parts, rings):
-        for rank in strangers:
-            if _lists_all(dumps[rank]):
+    if unlisted and not _all_took_part(parts, rings):
+        for rank in unlisted:
+            if _lists_all_groups(dumps[rank]):
                 state.present[rank].last_enqueued = 0
     _undo_aborted(state, rings, parts)
     _match_pairs(state, parts)
@@ -187,73 +189,61 @@ def _state(label: str, parts: list[_Part], dumps: Mapping[int, RankDump]) -> Gro
 def _member(part: _Part, ring: _Ring) -> GroupMember:
     group, dump = part.group, part.dump
     mine = [entry for entry in dump.notable if entry.group == part.number]
-    collectives = [entry for entry in mine if not entry.is_p2p]
-    pending = sorted((e for e in mine if e.is_p2p and not e.done), key=lambda e: (e.record_id, e.created))
-    latest = max(mine, key=lambda e: (e.record_id, e.created), default=None)
-    final = max(dump.notable, key=lambda e: (e.record_id, e.created), default=None)
-    if len(ring.seq):
-        last = int(ring.seq[-1])
-        waiting = np.flatnonzero(~ring.done)
-        first_waiting = int(ring.seq[waiting[0]]) if len(waiting) else None
-        completed = int(ring.seq[ring.done][-1]) if bool(ring.done.any()) else int(ring.seq[0]) - 1
-        if first_waiting is not None:
-            completed = min(completed, first_waiting - 1)
-        oldest = int(ring.seq[0])
-    else:
-        # The recorder's counter counts point-to-point work too, so it stands in only where there are no entries.
+    pending = sorted((e for e in mine if e.is_p2p and not e.done), key=_recorded)
+    member = msgspec.structs.replace(_unlisted_member(dump), listed=True, latest=_latest(mine), pending=pending)
+    if not len(ring.seq):
+        # The recorder's counter includes point-to-point work, so it is used only if there are no entries.
         counted = group.last_enqueued
-        last_or_none = counted if counted is not None and counted >= 0 else (None if dump.wrapped else 0)
-        return GroupMember(
-            rank=dump.rank,
-            path=dump.path,
-            last_enqueued=last_or_none,
-            last_completed=max(group.last_completed or 0, 0),
-            oldest=0,
-            pending=pending,
-            latest=latest,
-            final=final,
-        )
-    return GroupMember(
-        rank=dump.rank,
-        path=dump.path,
-        last_enqueued=last,
-        last_completed=completed,
-        oldest=oldest,
-        first_waiting=first_waiting,
-        entry=_with_seq(collectives, first_waiting if first_waiting is not None else last),
-        last=_with_seq(collectives, last),
-        latest=latest,
-        final=final,
-        pending=pending,
-        tells_starts=bool((dump.columns.flags[ring.rows] & STARTED).any()),
-    )
+        member.last_enqueued = counted if counted is not None and counted >= 0 else (None if dump.wrapped else 0)
+        member.last_completed = max(group.last_completed or 0, 0)
+        return member
+    collectives = [entry for entry in mine if not entry.is_p2p]
+    waiting = np.flatnonzero(~ring.done)
+    completed = int(ring.seq[ring.done][-1]) if bool(ring.done.any()) else int(ring.seq[0]) - 1
+    if len(waiting):
+        member.first_waiting = int(ring.seq[waiting[0]])
+        completed = min(completed, member.first_waiting - 1)
+    last = int(ring.seq[-1])
+    member.last_enqueued, member.last_completed, member.oldest = last, completed, int(ring.seq[0])
+    member.last = _with_seq(collectives, last)
+    member.entry = _with_seq(collectives, last if member.first_waiting is None else member.first_waiting)
+    member.tells_starts = bool((dump.columns.flags[ring.rows] & STARTED).any())
+    return member
 
 
-def _stranger(dump: RankDump) -> GroupMember:
-    """Return a member whose dump does not have the group."""
-    final = max(dump.notable, key=lambda e: (e.record_id, e.created), default=None)
+def _unlisted_member(dump: RankDump) -> GroupMember:
+    """Make a member whose dump does not have the group."""
+    final = _latest(dump.notable)
     return GroupMember(
         rank=dump.rank, path=dump.path, last_enqueued=None, last_completed=0, oldest=0, final=final, listed=False
     )
 
 
-def _lists_all(dump: RankDump) -> bool:
-    """Whether a dump has every group that its rank ever used: it names members, or nothing in it was overwritten."""
+def _recorded(entry: DumpEntry) -> tuple[int, int]:
+    return entry.record_id, entry.created
+
+
+def _latest(entries: Iterable[DumpEntry]) -> DumpEntry | None:
+    return max(entries, key=_recorded, default=None)
+
+
+def _lists_all_groups(dump: RankDump) -> bool:
+    """Whether a dump has every group that its rank ever used: it has `pg_config`, or no entry was overwritten."""
     return any(group.members for group in dump.groups) or (dump.entries > 0 and not dump.wrapped)
 
 
-def _met_all(parts: list[_Part], rings: dict[int, _Ring]) -> bool:
-    """Whether a collective ended that ends only with all members, so that each of them was there."""
+def _all_took_part(parts: list[_Part], rings: dict[int, _Ring]) -> bool:
+    """Whether a collective ended that cannot end before all members have entered it."""
     for part in parts:
         ring, unretired = rings[part.dump.rank], _unretired(part)
         done = ring.done
         mine = [entry for entry in part.dump.notable if entry.group == part.number and not entry.is_p2p]
         last = _with_seq(mine, int(ring.seq[-1])) if len(ring.seq) else None
         if last is not None and last.record_id in unretired:
-            done = done[:-1]  # an aborted communicator calls it completed
+            done = done[:-1]  # it reads as completed because the communicator was aborted
         for sig in set(ring.sig[: len(done)][done].tolist()):
             operation = part.dump.signatures.get(sig, "").partition("|")[0].lstrip("_")
-            if not operation.startswith(_TO_OR_FROM_ONE) and operation not in _TO_ONE:
+            if not operation.startswith(_ROOTED_PREFIXES) and operation not in _ROOTED:
                 return True
     return False
 
@@ -263,10 +253,10 @@ def _with_seq(entries: list[DumpEntry], seq: int) -> DumpEntry | None:
 
 
 def _undo_aborted(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> None:
-    """Take back completions that cannot be.
+    """Undo false completions.
 
-    When a communicator is aborted its outstanding work reads as completed: that work never retires, and is the
-    rank's last. A collective that a present member never entered has not completed anywhere.
+    When a communicator is aborted, its outstanding work reads as completed. Such work is the last of its rank and never
+    retires. It has not completed if a present member never entered it.
     """
     entered = [m.last_enqueued for m in state.present.values() if m.last_enqueued is not None]
     lowest = min(entered, default=0)
@@ -284,20 +274,21 @@ def _undo_aborted(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]
             member.first_waiting = last.seq
             member.last_completed = min(member.last_completed, last.seq - 1)
             member.entry = last
-            done = rings[rank].done.copy()  # shared with dumps that are like it
+            done = rings[rank].done.copy()  # other ranks may share the array
             done[-1] = False
             rings[rank] = msgspec.structs.replace(rings[rank], done=done)
 
 
 def _unretired(part: _Part) -> set[int]:
+    """Return the record numbers of notable entries that never retired."""
     return {entry.record_id for entry in part.dump.notable if entry.retired is False}
 
 
 def _match_pairs(state: GroupState, parts: list[_Part]) -> None:
     """Find the open sends and receives whose other half was never posted, and those whose other half has ended.
 
-    The n-th send from one rank to another belongs to the n-th receive there. Only dumps that hold everything since
-    their first operation can be counted.
+    The n-th send from one rank to another belongs to the n-th receive there. Operations can be counted only if both
+    dumps have all entries since the start.
     """
     whole = {part.dump.rank: part for part in parts if not part.dump.wrapped}
     still_open = {rank: Counter(entry.name for entry in member.pending) for rank, member in state.present.items()}
@@ -329,8 +320,7 @@ def _find_stuck(state: GroupState) -> None:
     waiting = [m for m in state.present.values() if m.first_waiting is not None]
     if not waiting:
         return
-    # Where ranks wait at different places, the hang that most of them show is the one they were led to: a rank that
-    # waits earlier is itself a waiter, and is followed from there.
+    # A single rank that waits earlier than the others is no hang of this group. Its chain of waits is followed anyway.
     counts: dict[int, int] = {}
     for member in waiting:
         assert member.first_waiting is not None
@@ -346,25 +336,25 @@ def _find_stuck(state: GroupState) -> None:
 
 
 def _compare(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> None:
-    """The first disagreement in the sequences that every present rank still holds, and who came last to each."""
+    """Find the first disagreement in the sequence numbers that all rings still have, and the late ranks."""
     held = {rank: ring for rank, ring in rings.items() if len(ring.seq)}
     if len(held) < 2:
         return
     low = max(int(ring.seq[0]) for ring in held.values())
     high = max(int(ring.seq[-1]) for ring in held.values())
     order = sorted(held)
-    # Rings that share what was called are compared once.
-    kinds = {id(held[rank].sig): held[rank] for rank in order}
-    width = min(high - low + 1, max(1, _MAX_CELLS // len(kinds)))
+    # Rings that share their signatures are compared once.
+    different_rings = {id(held[rank].sig): held[rank] for rank in order}
+    width = min(high - low + 1, max(1, _MAX_CELLS // len(different_rings)))
     if width <= 0:
         return
     low = high - width + 1
     state.common = (low, high)
-    cells = np.zeros((len(kinds), width), dtype=np.int64)
-    for row, ring in enumerate(kinds.values()):
+    cells = np.zeros((len(different_rings), width), dtype=np.int64)
+    for row, ring in enumerate(different_rings.values()):
         inside = ring.seq >= low
         cells[row, ring.seq[inside] - low] = ring.sig[inside]
-    row_of = {kind: row for row, kind in enumerate(kinds)}
+    row_of = {identity: row for row, identity in enumerate(different_rings)}
     rows = [row_of[id(held[rank].sig)] for rank in order]
     waiting = [m.first_waiting for m in state.present.values() if m.first_waiting is not None]
     first_open = min(waiting, default=high + 1)
@@ -380,16 +370,16 @@ def _compare(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> 
             column = int(different[0])
             state.disagreement = _disagreement(low + column, cells[rows, column], order, held, parts)
             break
-    if state.disagreement is None and state.settled is not None and _left_over(state, state.settled):
+    if state.disagreement is None and state.settled is not None and _hangs_next(state, state.settled):
         state.disagreement, state.settled = state.settled, None
-    _arrivals(state, held, order, low, high)
+    _find_late(state, held, order, low, high)
 
 
-def _left_over(state: GroupState, settled: Disagreement) -> bool:
-    """Whether a call that differed and seemed to end is why the next one hangs.
+def _hangs_next(state: GroupState, settled: Disagreement) -> bool:
+    """Whether a call that differed, and yet ended, explains why the next call hangs.
 
-    NCCL ends a call once its own amount has passed. What the other side sent beyond that is left in the channel, where
-    the next call of the group finds it: everybody enters that one, and nobody, or all but the odd ranks, completes it.
+    NCCL ends a call once its own amount has passed. Data that the other side sent beyond that amount stays in the
+    channel and disturbs the next call: all ranks enter it, but none of them, or all but the odd ranks, complete it.
     """
     seq = settled.seq + 1
     members = state.present.values()
@@ -425,7 +415,7 @@ def _disagreement(
 
 
 def _signatures(seq: int, parts: list[_Part]) -> list[str]:
-    """Return the call of each rank at this sequence number; of a coalesced group the first call that differs."""
+    """Return the call of each part at this sequence number; of a coalesced group the first call that differs."""
     called: list[list[str]] = []
     for part in parts:
         columns = part.dump.columns
@@ -437,8 +427,8 @@ def _signatures(seq: int, parts: list[_Part]) -> list[str]:
     return next(different, [calls[-1] if calls else "nothing" for calls in called])
 
 
-def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: int, high: int) -> None:
-    """The last to come, for the latest sequences that all have entered and that tell anything (four ranks or more)."""
+def _find_late(state: GroupState, held: dict[int, _Ring], order: list[int], low: int, high: int) -> None:
+    """Find the last rank to enter each of the latest collectives, if all members (at least four) entered them."""
     if len(order) < 4 or len(order) < len(state.members):
         return
     end = min(int(ring.seq[-1]) for ring in held.values())
@@ -458,5 +448,5 @@ def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: 
         last = int(arrivals[row])
         middle = int(np.sort(arrivals)[len(order) // 2])
         state.late.append(
-            Late(seq=begin + column, rank=order[row], time=last, lateness=last - middle, ranks=len(order), name="")
+            Late(seq=begin + column, rank=order[row], time=last, lateness=last - middle, ranks=len(order))
         )

@@ -1,8 +1,8 @@
-"""When two ranks called the same collective, and when a difference between them is legitimate.
+"""Comparison of calls: did two ranks call the same collective, or may the calls differ?
 
-`signature` reduces an entry to what must be equal on all ranks of a group: two ranks agree exactly when their
-signatures are equal. Sizes are compared as numbers of elements, since that is what crosses the wire: a view of another
-shape is no disagreement.
+`signature` reduces an entry to what must be equal on all ranks of a group. Two ranks agree if and only if their
+signatures are equal. Sizes are compared as numbers of elements, because only those matter on the wire: a tensor of
+another shape with as many elements is no disagreement.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 from functools import lru_cache
 from typing import Any, Final
 
-#: Each rank may send and receive its own amounts.
+#: Each rank may send and receive another amount.
 _UNEVEN: Final = ("all_to_all", "alltoall", "allgatherv", "all_gather_v", "reduce_scatter_v", "reduce_scatterv")
-#: Only the root has both sides, every rank has the part: only the part must agree.
+#: All ranks have the part, but only the root has the whole, so only the part must agree.
 _ROOTED: Final = ("gather", "scatter", "broadcast", "reduce", "_broadcast_oop", "_reduce_oop")
 #: The type that the recorder writes for a tensor that a rank does not have.
 _NO_TENSOR: Final = ("UNKNOWN_SCALAR", "Undefined")
-#: The record that closes a coalesced group; what it covers is recorded before it.
+#: The record that closes a coalesced group; its operations are recorded before it.
 COALESCED: Final = "coalesced"
 
 #: Bounds for hostile sizes: tensors in an entry, dimensions of a tensor.
@@ -26,26 +26,26 @@ _MAX_DIMS: Final = 64
 
 
 def operation_of(profiling_name: str) -> str:
-    """`all_reduce` of `nccl:all_reduce`."""
+    """Return `all_reduce` for `nccl:all_reduce`."""
     _, colon, tail = profiling_name.partition(":")
     return tail if colon else profiling_name
 
 
 def sizes_of(value: Any) -> tuple[tuple[int, ...], ...]:
-    """Tensor sizes as tuples; what is not a list of lists of integers is left out."""
+    """Return tensor sizes as tuples. Anything but lists of integers is left out."""
     if not isinstance(value, list | tuple):
         return ()
     sizes: list[tuple[int, ...]] = []
     for item in value[:_MAX_TENSORS]:
         if isinstance(item, list | tuple):
             sizes.append(tuple(n for n in item[:_MAX_DIMS] if type(n) is int))
-        elif type(item) is int:  # one tensor, its sizes not wrapped in a list
+        elif type(item) is int:  # the sizes of one tensor, without the outer list
             return (tuple(n for n in value[:_MAX_DIMS] if type(n) is int),)
     return tuple(sizes)
 
 
 def dtypes_of(value: Any) -> tuple[str, ...]:
-    """Element types as strings: a list, or one string for all."""
+    """Return element types, which are recorded as a list or as one string."""
     if isinstance(value, str):
         return (value,) if value else ()
     if not isinstance(value, list | tuple):
@@ -54,7 +54,7 @@ def dtypes_of(value: Any) -> tuple[str, ...]:
 
 
 def elements(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Number of elements of each tensor, bounded."""
+    """Return the number of elements of each tensor, bounded."""
     counts = []
     for dims in sizes:
         count = 1
@@ -78,36 +78,36 @@ def signature(
         # The members of a coalesced group are recorded (and compared) on their own; the closing record repeats
         # whatever tensors this rank happened to pass.
         return operation
-    given, taken = elements(input_sizes), elements(output_sizes)
+    inputs, outputs = elements(input_sizes), elements(output_sizes)
     types_in, types_out = _distinct(input_dtypes), _distinct(output_dtypes)
     if operation.startswith(_UNEVEN):
-        # Amounts differ by right, and a rank that sends or receives nothing may have no type on that side.
+        # A rank that sends or receives nothing may have no type on that side.
         return f"{operation}|{types_in or types_out}"
     if operation in _ROOTED:
-        part, types = _part((given, types_in), (taken, types_out))
+        part, types = _part((inputs, types_in), (outputs, types_out))
         return f"{operation}|{part}|{types}"
-    if len(set(taken)) > 1 and operation in ("all_gather", "allgather"):
-        return f"{operation}|{sum(taken)}|{types_in}"  # uneven parts: the whole is what all receive
-    if len(set(given)) > 1 and operation == "reduce_scatter":
-        return f"{operation}|{sum(given)}|{types_in}"
     if operation in ("all_gather", "allgather"):
-        # A list of parts and one tensor of the whole are the same thing.
-        taken = (sum(taken),)
+        if len(set(outputs)) > 1:
+            return f"{operation}|{sum(outputs)}|{types_in}"  # parts of different sizes: all ranks have the same total
+        # A list of parts and one tensor of the whole mean the same.
+        outputs = (sum(outputs),)
     elif operation == "reduce_scatter":
-        given = (sum(given),)
-    return f"{operation}|{given}|{types_in}|{taken}|{types_out}"
+        if len(set(inputs)) > 1:
+            return f"{operation}|{sum(inputs)}|{types_in}"
+        inputs = (sum(inputs),)
+    return f"{operation}|{inputs}|{types_in}|{outputs}|{types_out}"
 
 
 def _part(*sides: tuple[tuple[int, ...], tuple[str, ...]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The side of a rooted collective that every rank has: elements and types.
+    """Return the side of a rooted collective that every rank has: elements and types.
 
-    NCCL records the part of a scatter as its input, gloo as its output, and only the root has the other side: elsewhere
-    NCCL writes `[[0]]` of an unknown type for it, others `[[]]` without a type, or nothing. So of the sides that this
-    rank has, the part is the one with the fewest tensors.
+    NCCL records the part of a scatter as its input, gloo as its output. Only the root has the other side. The other
+    ranks write it as `[[0]]` of an unknown type (NCCL), as `[[]]` without a type, or not at all. So the part is the
+    side with the fewest tensors among those that this rank has.
     """
     typed = [side for side in sides if all(side) and not set(side[1]) & set(_NO_TENSOR)]
-    held = typed or [side for side in sides if side[0] not in ((), (0,))] or list(sides)
-    return min(held, key=lambda side: (len(side[0]), sum(side[0])))
+    recorded = typed or [side for side in sides if side[0] not in ((), (0,))] or list(sides)
+    return min(recorded, key=lambda side: (len(side[0]), sum(side[0])))
 
 
 def _distinct(types: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,5 +116,5 @@ def _distinct(types: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def digest(text: str) -> int:
-    """A stable 63-bit number for a signature, the same in every process."""
+    """Return a 63-bit number for a signature, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little") >> 1

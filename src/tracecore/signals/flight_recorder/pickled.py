@@ -1,9 +1,9 @@
-"""A reader of pickles that can only ever build plain data.
+"""A reader of pickles that builds only plain data.
 
-Dumps are pickles, and a pickle is a program. This interpreter knows the opcodes that data needs (PyTorch's C++
-writer and Python's protocols 2 to 5 use nothing else for dictionaries, lists, tuples, strings and numbers) and
-none that names, calls or restores anything. Depth, memo, strings, integers and the number of values are capped, and
-dictionary keys are strings or integers only, so that no key can be made expensive to hash.
+Dumps are pickles, and a pickle is a program. This interpreter knows only the opcodes of dictionaries, lists, tuples,
+strings and numbers as PyTorch's C++ writer and Python's protocols 2 to 5 write them. It knows no opcode that names,
+calls or restores an object. Depth, memo, strings, integers and the number of values are limited. Dictionary keys must
+be strings or integers, because other keys could be expensive to hash.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class DumpLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         file_bytes: size of a dump.
         depth: open marks.
         memo: memoised values.
-        string_bytes: one string. A group's list of members is one string, hence the size.
-        values: values made altogether.
+        string_bytes: size of one string, which may be the list of a group's members.
+        values: values in all.
     """
 
     file_bytes: int = 512 << 20
@@ -33,7 +33,7 @@ class DumpLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DumpError(ValueError):
-    """A dump that cannot be read: `reason` is one of a few words, `offset` the byte where it was noticed.
+    """A dump that cannot be read. `offset` is the byte at which the error was noticed.
 
     Reasons: `empty`, `truncated`, `corrupt`, `forbidden`, `too_large`, `too_deep`, `not_a_dump`, `no_rank`,
     `unreadable`.
@@ -56,19 +56,19 @@ _U32: Final = struct.Struct("<I").unpack_from
 _U64: Final = struct.Struct("<Q").unpack_from
 _F64: Final = struct.Struct(">d").unpack_from
 
-#: Opcodes of numbers: what reads the value, and how many bytes it takes with the opcode.
+#: Opcodes of numbers: the function that reads the value, and the size of opcode and value in bytes.
 _NUMBERS: Final = {
     0x4B: (_U8, 2),  # K BININT1
     0x4D: (_U16, 3),  # M BININT2
     0x4A: (_I32, 5),  # J BININT
     0x47: (_F64, 9),  # G BINFLOAT
 }
-#: Opcodes that fetch from the memo, and those that put into it: likewise, of the index.
+#: Opcodes that fetch from the memo, and those that put into it: the same for the index.
 _FETCHES: Final = {0x68: (_U8, 2), 0x6A: (_U32, 5)}  # h BINGET, j LONG_BINGET
 _PUTS: Final = {0x71: (_U8, 2), 0x72: (_U32, 5)}  # q BINPUT, r LONG_BINPUT
-#: Opcodes that are a value.
+#: Opcodes that stand for a value.
 _CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}  # N NONE, NEWTRUE, NEWFALSE, ) EMPTY_TUPLE
-#: Opcodes of strings: what reads the length, and how many bytes stand before the text.
+#: Opcodes of strings: the function that reads the length, and the number of bytes before the text.
 _STRINGS: Final = {
     0x58: (_U32, 5),  # X BINUNICODE
     0x8C: (_U8, 2),  # SHORT_BINUNICODE
@@ -78,7 +78,7 @@ _STRINGS: Final = {
     0x54: (_U32, 5),  # T BINSTRING
     0x42: (_U32, 5),  # B BINBYTES
 }
-#: Opcodes that name, call, restore or refer outside. They are refused by name, so that the report can say so.
+#: Opcodes that name, call, restore or refer to something outside. They have names so that the error can give them.
 _FORBIDDEN: Final = {
     ord("c"): "GLOBAL",
     ord("i"): "INST",
@@ -99,9 +99,9 @@ _FORBIDDEN: Final = {
 
 
 class Interpreter:
-    """A stack machine over one pickle; `run` may stop at an entry's end and go on from somewhere else.
+    """A stack machine over one pickle.
 
-    `bounds` holds (start, end) of each entry: each dictionary that is an item of a list in the root dictionary.
+    `bounds` has the start and end of each entry. An entry is a dictionary in a list of the root dictionary.
     """
 
     def __init__(self, data: bytes, limits: DumpLimits | None = None) -> None:
@@ -116,19 +116,19 @@ class Interpreter:
         self.values = 0
 
     def run(self, entries: int | None = None) -> Any:
-        """Interpret until STOP, giving the value; or until `entries` more entries have ended, giving None."""
+        """Interpret until STOP and return the value; or until `entries` more entries have ended and return None."""
         try:
             return self._run(None if entries is None else len(self.bounds) + entries)
         except DumpError:
             raise
         except (IndexError, struct.error) as error:
-            # Either the bytes ran out, or the stack did.
+            # Either the bytes have run out, or the stack is empty; only the message of an IndexError tells which.
             if isinstance(error, struct.error) or not str(error).startswith(("list", "pop")):
                 raise DumpError("truncated", "the pickle ends in the middle", len(self.data)) from error
             raise DumpError("corrupt", "an opcode without its operands", self.pos) from error
 
     def value(self, start: int) -> tuple[Any, int]:
-        """One value that begins at `start`, and where it ends. The memo is shared, the stack is not."""
+        """Interpret one value that begins at `start`, on an empty stack. Return the value and where it ends."""
         saved = self.pos, self.stack, self.outer, self.entry_start
         self.pos, self.stack, self.outer = start, [], []
         try:
@@ -148,7 +148,7 @@ class Interpreter:
         if end > len(self.data):
             self.pos = len(self.data)
             raise DumpError("truncated", "the pickle ends inside a string", len(self.data))
-        # Paths and thread names are bytes that somebody chose; a dump is not refused for one that is not UTF-8.
+        # Paths and thread names need not be UTF-8.
         return self.data[pos:end].decode("utf-8", "replace")
 
     def _put(self, index: int) -> None:
@@ -177,7 +177,7 @@ class Interpreter:
         return items
 
     def _run(self, stop_at: int | None, single: bool = False) -> Any:
-        # One long chain, the commonest opcode first: a call for each would double its time.
+        # One long chain, the most frequent opcode first. A function call for each opcode would take twice the time.
         data, memo, limits = self.data, self.memo, self.limits
         while True:
             pos = self.pos
@@ -263,7 +263,7 @@ class Interpreter:
                 items = self._pop_mark()
                 self.stack.append(tuple(items))
                 self.pos = pos + 1
-            elif op == 0x95:  # FRAME: how the writer cut its output; the length means nothing here
+            elif op == 0x95:  # FRAME: the length does not matter here
                 self.pos = pos + 9
                 if self.pos > len(data):
                     raise DumpError("truncated", "the pickle ends inside a frame header", len(data))
@@ -291,7 +291,7 @@ class Interpreter:
 
 
 def loads(data: bytes, limits: DumpLimits | None = None) -> Any:
-    """The value of a pickle of plain data; raises `DumpError` for anything else, and nothing but that."""
+    """Return the value of a pickle of plain data; raises `DumpError`, and no other error, for anything else."""
     machine = Interpreter(data, limits)
     if len(data) > machine.limits.file_bytes:
         raise DumpError("too_large", f"{len(data)} bytes")

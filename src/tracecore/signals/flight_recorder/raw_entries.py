@@ -1,4 +1,4 @@
-"""Values of raw entries of a dump, whatever type they come in."""
+"""Functions that read values of raw entries, whose types differ between versions and formats of dumps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 _MAX_TEXT: Final = 512
-
-
 _INT_MAX: Final = (1 << 63) - 1
 
 
@@ -31,14 +29,14 @@ class StackFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 def text(value: Any, limit: int = _MAX_TEXT) -> str:
-    """A bounded string of a scalar; empty for anything else."""
+    """Return a scalar as a bounded string; empty for anything else."""
     if isinstance(value, str):
         return value[:limit]
     return str(value)[:limit] if isinstance(value, int | float) else ""
 
 
 def integer(value: Any) -> int | None:
-    """An integer, also where the writer made it a string (JSON dumps do); None for anything else."""
+    """Return an integer, also from a string (JSON dumps write them); None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -52,12 +50,12 @@ def integer(value: Any) -> int | None:
 
 
 def instant(value: Any) -> int | None:
-    """A time; None and 0 both mean that it did not happen."""
+    """Return a time; None if it is missing or 0, which means that the event did not happen."""
     return integer(value) or None
 
 
 def members_of(value: Any) -> tuple[int, ...] | None:
-    """Ranks of `"[0, 1]"`, of `[0, 1]`; None where there are none."""
+    """Return the ranks in `"[0, 1]"` or `[0, 1]`; None if there are none."""
     if isinstance(value, str):
         return _members_in(value)
     if not isinstance(value, list | tuple):
@@ -68,7 +66,7 @@ def members_of(value: Any) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=64)
 def _members_in(value: str) -> tuple[int, ...] | None:
-    # Every dump of a job repeats the same long list; read once it is also one object, which makes joining cheap.
+    # Every dump of a job repeats the same long list. All get the same object, which makes joining cheap.
     try:
         return members_of(msgspec.json.decode(value.encode("utf-8", "replace"), type=list[int]))
     except (msgspec.MsgspecError, RecursionError):
@@ -76,7 +74,7 @@ def _members_in(value: str) -> tuple[int, ...] | None:
 
 
 def group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """(name, desc) of an entry's group. Versions before 2.0 have the number only."""
+    """Return (name, description) of an entry's group. Versions before 2.0 have only the number."""
     value = entry.get("process_group")
     if isinstance(value, list | tuple) and value:
         return text(value[0]), text(value[1]) if len(value) > 1 else ""
@@ -86,7 +84,7 @@ def group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def entry_seq(raw: Mapping[str, Any]) -> int:
-    """The sequence number of its group; `seq_id` before version 2.0."""
+    """Return the sequence number of an entry in its group; `seq_id` before version 2.0."""
     for key in ("collective_seq_id", "seq_id"):
         value = integer(raw.get(key))
         if value is not None:
@@ -95,7 +93,7 @@ def entry_seq(raw: Mapping[str, Any]) -> int:
 
 
 def entry_done(raw: Mapping[str, Any]) -> bool:
-    """Whether the work has ended: gloo never changes `state`, it only retires."""
+    """Whether the work has ended. Gloo never changes `state`, it only sets `retired`."""
     return (
         raw.get("state") == "completed"
         or raw.get("retired") is True
@@ -104,7 +102,7 @@ def entry_done(raw: Mapping[str, Any]) -> bool:
 
 
 def entry_p2p(raw: Mapping[str, Any]) -> bool:
-    """Point-to-point: said outright since 2.0, by name before."""
+    """Whether an entry is point-to-point. Versions before 2.0 show it only in the name."""
     value = raw.get("is_p2p")
     if isinstance(value, bool):
         return value
@@ -112,7 +110,7 @@ def entry_p2p(raw: Mapping[str, Any]) -> bool:
 
 
 def frames_of(value: Any) -> tuple[StackFrame, ...]:
-    """The stack, innermost first."""
+    """Return the stack, innermost frame first."""
     if not isinstance(value, list | tuple):
         return ()
     return tuple(
@@ -123,7 +121,7 @@ def frames_of(value: Any) -> tuple[StackFrame, ...]:
 
 
 def raw_signature(raw: Mapping[str, Any]) -> str:
-    """The signature of a raw entry: what `DumpEntry.signature` is, without making one."""
+    """Return the signature of a raw entry without making a `DumpEntry`; for point-to-point, its name."""
     name = text(raw.get("profiling_name"))
     if entry_p2p(raw):
         return name

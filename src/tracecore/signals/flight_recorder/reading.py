@@ -1,4 +1,4 @@
-"""Dumps from files: one, or a directory of thousands in several processes."""
+"""Reading of dumps from files: one file, or thousands in several processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-#: Files that lie beside dumps in a bundle and are none.
+#: Endings of files in a bundle that are no dumps.
 _NOT_DUMPS: Final = (".log", ".txt", ".md", ".yaml", ".yml", ".py", ".html", ".prom", ".csv", ".out", ".err")
 _CHUNK: Final = 32
 _RANK_IN_NAME: Final = re.compile(r"rank[_-]?([0-9]{1,8})(?![0-9])", re.IGNORECASE)
@@ -40,19 +40,19 @@ class SkippedDump(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct):
-    """All that could be read. `dumps` ascend by (path set, rank); a rank appears once in each set."""
+    """The dumps that could be read, in order of rank, and the files that gave none."""
 
     dumps: list[RankDump]
     skipped: list[SkippedDump]
 
 
 def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> RankDump:
-    """One dump from its bytes; raises `DumpError`.
+    """Read a dump from its bytes; raises `DumpError`.
 
     Args:
         data: the file's content.
-        path: how the user names it; the rank is looked for in it first, then in the content.
-        limits: what a dump may use.
+        path: the file's name for the user. The rank is taken from it, else from the content.
+        limits: limits of the dump.
     """
     limits = limits or DumpLimits()
     if len(data) > limits.file_bytes:
@@ -71,28 +71,28 @@ def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> RankD
 
 
 def _rank_in(path: str) -> int | None:
-    """The number after `rank` in a file's name, else the last one: `nccl_trace_rank_12`, `fr_dump_3`, `_7.json`."""
+    """Return the number after `rank` in a file's name, else the last number: 12 of `nccl_trace_rank_12`."""
     name = os.path.basename(path)
     found = _RANK_IN_NAME.findall(name) or _NUMBER.findall(_SUFFIXES.sub("", name))[-1:]
     return int(found[-1]) if found and len(found[-1]) <= 8 else None
 
 
 def rank_from_content(root: dict[str, Any]) -> int | None:
-    """The rank of a dump whose name does not tell: a field, a point-to-point name, or the one common member."""
+    """Return the rank from a dump's content: a field, the only member that all groups share, or a name of a send."""
     value = root.get("rank")
     if type(value) is int and value >= 0:
         return value
     config = root.get("pg_config")
-    sets = []
+    groups = []
     if isinstance(config, dict):
-        sets = [set(m) for item in config.values() if isinstance(item, dict) and (m := members_of(item.get("ranks")))]
-    common = set.intersection(*sets) if sets else set()
+        groups = [set(m) for item in config.values() if isinstance(item, dict) and (m := members_of(item.get("ranks")))]
+    common = set.intersection(*groups) if groups else set()
     if len(common) == 1:
         return int(common.pop())
     entries = root.get("entries")
     for raw in entries if isinstance(entries, list) else ():
         group = raw.get("process_group") if isinstance(raw, dict) else None
-        # Inside a sub-group the arrow has the group's own numbers; in the default group they are global.
+        # Only in the default group are the ranks in names of sends and receives global.
         if isinstance(group, list | tuple) and group and group[0] == "0":
             arrow = _ARROW.match(operation_of(str(raw.get("profiling_name", ""))))
             if arrow:
@@ -101,7 +101,7 @@ def rank_from_content(root: dict[str, Any]) -> int | None:
 
 
 def read_file(path: str, limits: DumpLimits | None = None) -> RankDump:
-    """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
+    """Read a dump from a file; raises `DumpError`. The arguments are those of `read_dump`."""
     limits = limits or DumpLimits()
     try:
         if os.path.exists(path) and not os.path.isfile(path):
@@ -110,7 +110,7 @@ def read_file(path: str, limits: DumpLimits | None = None) -> RankDump:
             size = os.fstat(file.fileno()).st_size
             if size > limits.file_bytes:
                 raise DumpError("too_large", f"{size} bytes, the limit is {limits.file_bytes}")
-            # Asking for as much as may be would have that much reserved; a file that grows is read on.
+            # `read(limit)` would reserve memory for the limit. The file may have grown since `fstat`.
             data = file.read(size + 1)
             if len(data) > size:
                 data += file.read(limits.file_bytes + 1 - len(data))
@@ -120,7 +120,7 @@ def read_file(path: str, limits: DumpLimits | None = None) -> RankDump:
 
 
 def find(paths: Iterable[str | Path]) -> list[str]:
-    """Files that may be dumps: those named outright, and in directories those whose first bytes look like it."""
+    """Return the files that may be dumps: all given files, and files in given directories that look like dumps."""
     found: dict[str, None] = {}
     for path in paths:
         name = os.fspath(path)
@@ -130,14 +130,14 @@ def find(paths: Iterable[str | Path]) -> list[str]:
         for folder, files in folders.walk(name, lambda _: None):
             for file in files:
                 full = os.path.join(folder, file)
-                # A pipe or a device would be waited for.
+                # Opening a pipe or a device could block.
                 if not file.endswith(_NOT_DUMPS) and os.path.isfile(full) and looks_like_dump(full):
                     found[full] = None
     return list(found)
 
 
 def looks_like_dump(path: str) -> bool:
-    """By the first bytes: a pickle of a dictionary, or JSON with a recorder's keys; by name where they are damaged."""
+    """Whether a file's name or its first bytes are those of a dump; a damaged dump is known by its name."""
     base = os.path.basename(path).lower()
     if base.startswith(("nccl_trace", "fr_dump", "fr_json", "fr_trace", "flight_recorder", "rank_")):
         return True
@@ -178,13 +178,13 @@ def load(
     limits: DumpLimits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Loaded:
-    """Read these files. What cannot be read is listed, and never ends the rest.
+    """Read files. Files that cannot be read are listed in the result.
 
     Args:
         paths: files, from `find`.
-        jobs: processes; 1 reads in this one.
-        limits: what one dump may use.
-        progress: told after each piece how many files are done.
+        jobs: the number of processes; 1 reads in this process.
+        limits: limits of one dump.
+        progress: called after each chunk with the number of files that are done.
     """
     limits = limits or DumpLimits()
     chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
@@ -201,7 +201,7 @@ def load(
                 try:
                     results.extend(future.result())
                 except BrokenProcessPool:
-                    # A worker died, for memory say: the files left are read here.
+                    # A worker died, perhaps for lack of memory. Read its files in this process.
                     results.extend(_read_chunk(chunk, limits))
                 if progress is not None:
                     progress(len(results))
@@ -211,7 +211,7 @@ def load(
 
 
 def one_for_each_rank(dumps: list[RankDump], skipped: list[SkippedDump]) -> list[RankDump]:
-    """Choose among several dumps of one rank in one folder: pickle (with frames) before JSON, then the longest."""
+    """Keep one dump of each rank in each folder: prefer stack frames (pickles), then later, then longer dumps."""
     best: dict[tuple[str, int], RankDump] = {}
     for dump in sorted(dumps, key=lambda d: d.path):
         key = (os.path.dirname(dump.path), dump.rank)
@@ -219,22 +219,19 @@ def one_for_each_rank(dumps: list[RankDump], skipped: list[SkippedDump]) -> list
         if other is None:
             best[key] = dump
             continue
-        keep, drop = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
+        keep, drop = (dump, other) if _preference(dump) > _preference(other) else (other, dump)
         best[key] = keep
-        skipped.append(
-            SkippedDump(
-                drop.path, "duplicate", f"rank {drop.rank} is read from {printable(os.path.basename(keep.path))}"
-            )
-        )
+        detail = f"rank {drop.rank} is read from {printable(os.path.basename(keep.path))}"
+        skipped.append(SkippedDump(drop.path, "duplicate", detail))
     return [best[key] for key in sorted(best, key=lambda k: (k[1], k[0]))]
 
 
-def _worth(dump: RankDump) -> tuple[bool, int, int]:
+def _preference(dump: RankDump) -> tuple[bool, int, int]:
     return any(entry.frames for entry in dump.notable), dump.latest, dump.entries
 
 
 def sets_of(dumps: Sequence[RankDump]) -> list[list[RankDump]]:
-    """Dumps that belong together: all of them, or one set for each folder where ranks repeat (several attempts)."""
+    """Return sets of dumps that belong together: one set, or one for each folder if ranks repeat (several attempts)."""
     ranks = [dump.rank for dump in dumps]
     if len(set(ranks)) == len(ranks):
         return [sorted(dumps, key=lambda d: d.rank)] if dumps else []
@@ -245,7 +242,7 @@ def sets_of(dumps: Sequence[RankDump]) -> list[list[RankDump]]:
 
 
 def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) -> DumpEntry | None:
-    """Read one collective again, in full; None where the dump no longer has it or cannot be read."""
+    """Read one collective again, in full; None if the dump no longer has it or cannot be read."""
     try:
         with open(path, "rb") as file:
             return entry_in(file.read(), group, seq, limits)
@@ -254,7 +251,7 @@ def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) 
 
 
 def entry_in(data: bytes, group: str, seq: int, limits: DumpLimits | None = None) -> DumpEntry | None:
-    """One collective of a dump, in full; the last of a coalesced group is the one that closes it."""
+    """Return one collective of a dump, in full; of a coalesced group the closing record, which is the last."""
     found = None
     entries = decode(data, limits).get("entries")
     for raw in entries if isinstance(entries, list) else ():

@@ -8,8 +8,8 @@ import msgspec
 
 from tracecore.signals.flight_recorder.dump import DumpEntry
 
-#: What is wrong with a rank that others wait for: it did not come (absent), called something else (different), is still
-#: in a collective that others have completed (inside), or its GPU has not begun one that others have begun (unstarted).
+#: What is wrong with a rank that others wait for: it has not entered the collective (absent), called something else
+#: (different), has not completed what others have (inside), or its GPU has not begun what others have (unstarted).
 Why: TypeAlias = Literal["absent", "different", "inside", "unstarted"]
 
 
@@ -17,23 +17,22 @@ class GroupMember(msgspec.Struct, kw_only=True):
     """Where one present rank stands in one group.
 
     Args:
-        last_enqueued: the last collective it entered; 0 none; None where the ring no longer tells.
-        first_waiting: the first collective it entered that has not ended; None where all have.
-        last_completed: the last that ended.
-        oldest: the oldest sequence the ring still holds.
+        last_enqueued: sequence number of the last collective it entered; 0 for none; None if the ring lost it.
+        first_waiting: the first collective it entered that has not ended; None if all have ended.
+        last_completed: the last collective that ended.
+        oldest: the oldest collective in the ring.
         entry: the collective it waits in, else its last one here.
         last: its last collective here; `latest`: its last operation of any kind; `final`: its last in any group.
         pending: point-to-point operations of this group that have not ended, oldest first.
-        waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
+        unmatched: record numbers of pending operations whose other half was never posted.
+        answered: record numbers of pending operations whose other half has ended.
+        waits_in: (group label, sequence number) of the operation it waits in, if that is not this group's first
             unfinished collective.
-        roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
-            where it waits for nobody that is known.
-        unmatched: record numbers of pending sends and receives whose other half was never posted.
-        answered: record numbers of those whose other half has ended.
-        why: what is wrong with those ranks.
-        origin: (group label, sequence) where those ranks are missed, or in which they are.
-        unseen: ranks without a dump for which it may wait, where there are no roots.
-        stalled: it is one of them, and this group's collective is where it is still inside.
+        roots: the ranks that its chain of waits ends at (see `chains`); empty if none is known.
+        why: what is wrong with the roots.
+        origin: (group label, sequence number) of the operation that the roots hold up.
+        unseen: ranks without a dump that it may wait for, if there are no roots.
+        stalled: it is a root, and has not completed or begun this group's collective.
         tells_starts: its recorder writes down when the GPU begins a collective.
         listed: its dump has this group.
     """
@@ -66,12 +65,12 @@ class GroupMember(msgspec.Struct, kw_only=True):
         return self.entry is not None and (self.entry.started is not None or self.entry.state == "started")
 
     def aborted_at(self, seq: int) -> bool:
-        """Whether it reads as completed there only because its communicator was aborted."""
+        """Whether this collective reads as completed only because the communicator was aborted."""
         return self.last is not None and self.last.seq == seq and self.last.retired is False
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that called the same thing at a sequence where others did not."""
+    """Ranks that made the same call at a sequence number at which other ranks made another."""
 
     signature: str
     ranks: tuple[int, ...]
@@ -80,14 +79,14 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The first sequence where present ranks differ; the largest side first."""
+    """The first sequence number at which the calls of present ranks differ; the largest side first."""
 
     seq: int
     sides: tuple[Side, ...]
 
     @property
     def minority(self) -> tuple[int, ...]:
-        """The odd ones out; both sides when even."""
+        """The ranks outside the largest side; all ranks if two sides are the largest."""
         largest = len(self.sides[0].ranks)
         odd = self.sides[1:] if len(self.sides[1].ranks) < largest else self.sides
         return tuple(sorted(rank for side in odd for rank in side.ranks))
@@ -101,7 +100,6 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
     time: int
     lateness: int
     ranks: int
-    name: str
 
 
 class GroupState(msgspec.Struct, kw_only=True):
@@ -109,14 +107,18 @@ class GroupState(msgspec.Struct, kw_only=True):
 
     Args:
         label: unique in the set of dumps; the group's name unless two groups share it.
-        members: global ranks; inferred from who has entries where the backend does not write them.
-        inferred: whether they were.
+        members: global ranks; inferred from the ranks with entries if the backend does not write them.
+        inferred: whether the members are inferred.
         present: members that left a dump, by rank.
-        absent: members that left none: not measured.
-        stuck: the first collective that some present rank entered and has not left; None where there is none.
-        common: compared sequences: from, to (empty when from > to).
+        absent: members that left none.
+        stuck: the collective in which the group hangs: the first unfinished one, unless only one of several waiting
+            ranks is in it; None if no rank waits.
+        waiting: the ranks that wait in `stuck`.
+        missing: the ranks that have not entered `stuck` and wait in no collective of this group.
+        common: the first and last compared sequence number (none if first > last).
         disagreement: the first call that differs between ranks and has not ended everywhere.
-        settled: the first call that differs and has ended everywhere all the same.
+        settled: the first call that differs between ranks although it ended everywhere.
+        late: the last rank to enter each of the latest collectives.
     """
 
     label: str
@@ -146,10 +148,10 @@ class GroupState(msgspec.Struct, kw_only=True):
 
 
 class JoinedDumps(msgspec.Struct, kw_only=True):
-    """The reduction of one set of dumps.
+    """The joined state of one set of dumps.
 
     Args:
-        unseen: ranks without a dump that must exist: members of a group, or gaps in the numbering.
+        unseen: ranks without a dump that must exist: they are members of a group, or gaps in the numbering.
         end: the latest time in any dump.
     """
 
