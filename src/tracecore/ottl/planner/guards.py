@@ -77,7 +77,7 @@ class Effects:
                 place = place_of(target)
                 if place is not None and place[0] == "cache" and isinstance(value, tree.Path) and tree.is_body(value):
                     self._body_copies[place] = frozenset()
-                self._set(place, found)
+                self._set(place, found, group_guard)
             case tree.Call("merge_maps") as call if (extracted := extraction(call)) is not None:
                 subject, pattern = extracted
                 source = ("body", "") if tree.is_body(subject) else place_of(subject)
@@ -94,9 +94,11 @@ class Effects:
             case _:
                 self._set(None, found)
 
-    def _set(self, place: Place | None, found: Guard) -> None:
+    def _set(self, place: Place | None, found: Guard, group_guard: Guard = None) -> None:
         if place is None or place[0] != "cache":
             self._guards.append(found)
+            # The guard of the group is searched for anyway. That of the statement may be a word of many other lines.
+            found = group_guard or found
         if place is not None:
             before = self.stamped.get(place, frozenset())
             self.stamped[place] = None if before is None or found is None else before | found
