@@ -255,9 +255,9 @@ def test_an_xid_of_a_program_is_the_cause_where_no_step_follows_it(
 
 
 def test_settings_of_the_second_look_belong_to_patterns() -> None:
-    from tracecore.diagnose.second_look import SETTINGS, again
+    from tracecore.diagnose.second_look import SETTINGS, relaxed
 
-    changed = {pattern.name: pattern.config for pattern in again(catalogue(), [])}
+    changed = {pattern.name: pattern.config for pattern in relaxed(catalogue(), [])}
     for name, settings in SETTINGS.items():
         assert {key: getattr(changed[name], key) for key in settings} == settings
 

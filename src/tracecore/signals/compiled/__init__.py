@@ -1,7 +1,7 @@
-"""The compiled part: passes over the bytes of a block of lines, in C, with which logs are read twice as fast.
+"""The compiled part: passes over the bytes of a block of lines, in C. With it logs are read twice as fast.
 
-It is optional. Whoever has a function here has the same in numpy, and uses that where `part` is None: where no compiler
-was found as the package was built (`hatch_build.py`), or where TRACECORE_PURE_PYTHON is set. Tests compare the two.
+It is optional. `part` is None if the package was built without a compiler (`hatch_build.py`), or if
+TRACECORE_PURE_PYTHON is set. Callers then use their own numpy version. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 SOURCE: Final = Path(__file__).parent / "lines.c"
 LIBRARY: Final = SOURCE.with_suffix(".so")
-#: The same line has another key in another process, so nobody can write lines that share one.
+#: Keys of lines differ from process to process, so nobody can craft lines with the same key.
 _SEED: Final = int.from_bytes(os.urandom(8), "little")
-#: A set is so many numbers of 64 bits; so many of its bits are for words, the others for which word follows which.
+#: A set of words has `SET` numbers of 64 bits. The first `WORDS` bits are for words, the others for their order.
 SET: Final = 4
 WORDS: Final = 96
-#: Bytes of a token.
+#: Bytes of `struct token`.
 _TOKEN: Final = 32
 _NONE: Final = np.zeros(0, np.uint8)
 
@@ -61,14 +61,14 @@ class Compiled:
         self._read = function(
             "read_columns", *text, pointer, pointer, number, pointer, number, *[pointer] * 4, *[pointer] * 8
         )
-        #: Memory for what is not known to be small, of each thread: to fetch it anew costs more than to fill it.
-        self._kept = threading.local()
+        #: Large buffers, one for each thread: allocating one costs more than filling it.
+        self._buffers = threading.local()
 
     def _room(self, count: int, kind: Any) -> np.ndarray[tuple[int], np.dtype[Any]]:
         size = count * np.dtype(kind).itemsize
-        if getattr(self._kept, "room", _NONE).nbytes < size:
-            self._kept.room = np.empty(size, np.uint8)
-        room: np.ndarray[tuple[int], np.dtype[Any]] = self._kept.room[:size].view(kind)
+        if getattr(self._buffers, "room", _NONE).nbytes < size:
+            self._buffers.room = np.empty(size, np.uint8)
+        room: np.ndarray[tuple[int], np.dtype[Any]] = self._buffers.room[:size].view(kind)
         return room
 
     def line_ends(self, text: bytes) -> Array:
@@ -77,18 +77,18 @@ class Compiled:
         return places[: _sized(self._line_ends(text, len(text), places.ctypes.data, len(places)))].copy()
 
     def find(self, text: bytes, literal: bytes, begin: int = 0) -> int:
-        """Return the first place of a literal; `bytes.find` takes several times as long."""
+        """Return the first place of a literal, or -1. `bytes.find` takes several times as long."""
         place: int = self._find(text, len(text), begin, literal, len(literal))
         return place
 
     def lined(self, text: bytes) -> bytes:
-        """Return a text in which carriage returns are newlines, or spaces before one."""
+        """Return a text with a newline for each carriage return, or a space before a newline."""
         out = self._room(len(text), np.uint8)
         _sized(self._lined(text, len(text), out.ctypes.data, len(out)))
         return out.tobytes()
 
     def joined(self, text: bytes, starts: Array, stops: Array) -> bytes:
-        """Return stretches of a text, a newline after each but the last."""
+        """Return parts of a text, joined by newlines."""
         if not len(starts):
             return b""
         out = self._room(int((stops - starts).sum()) + len(starts), np.uint8)
@@ -97,29 +97,29 @@ class Compiled:
         return out[: _sized(self._joined(text, len(text), *spans, out.ctypes.data, len(out))) - 1].tobytes()
 
     def plain(self, text: bytes, escaped: bool, line_break: int) -> bytes:
-        """Return a text without escapes of JSON, terminal codes and NULs."""
+        """Return a text without terminal codes and NULs, and with JSON escapes decoded if `escaped`."""
         out = self._room(len(text), np.uint8)
         return out[: _sized(self._plain(text, len(text), escaped, line_break, out.ctypes.data, len(out)))].tobytes()
 
-    def masked(self, text: bytes, named: Any) -> bytes:
-        """Return a text without words that are not named, and without identifiers.
+    def masked(self, text: bytes, known: Any) -> bytes:
+        """Return a text with 0xff for each byte of unknown words and identifiers.
 
         Args:
-            named: a number for each word, 0 for none, by the first bits of the word's hash.
+            known: the number of each known word, by the first bits of its hash; 0 for others.
         """
         longest = max(map(len, text.split(b"\n")))
         kinds, tokens = np.empty(len(text) + 8, np.uint8), np.empty((longest + 1) * _TOKEN, np.uint8)
         out = np.empty(len(text), np.uint8)
-        given = named.ctypes.data, len(named).bit_length() - 1, kinds.ctypes.data, len(kinds)
+        given = known.ctypes.data, len(known).bit_length() - 1, kinds.ctypes.data, len(kinds)
         _sized(self._masked(text, len(text), *given, tokens.ctypes.data, longest, out.ctypes.data))
         return out.tobytes()
 
-    def outlined(self, text: bytes, ends: Array, named: Any) -> tuple[Array, Any, Array, Any]:
-        """Return the key and the words of each line, its first number, and where each number begins and ends.
+    def outlined(self, text: bytes, ends: Array, known: Any) -> tuple[Array, Any, Array, Any]:
+        """Return each line's key, its set of words and the index of its first number; and the edges of all numbers.
 
         Args:
             ends: where the lines end.
-            named: as of `masked`.
+            known: see `masked`.
         """
         ends = np.ascontiguousarray(ends, np.int64)
         longest = int(np.diff(ends, prepend=-1).max(initial=0)) + 8
@@ -128,7 +128,7 @@ class Compiled:
         first = np.empty(len(ends) + 1, np.int64)
         room = self._room(5 * len(text) + 16, np.uint8)
         edges, kinds = room[: 4 * (len(text) + 2)].view(np.int32), room[4 * (len(text) + 2) :]
-        given = ends.ctypes.data, len(ends), named.ctypes.data, len(named).bit_length() - 1, _SEED
+        given = ends.ctypes.data, len(ends), known.ctypes.data, len(known).bit_length() - 1, _SEED
         rooms = kinds.ctypes.data, len(kinds), tokens.ctypes.data, scratch.ctypes.data, longest
         made = [array.ctypes.data for array in (keys, sets, first, edges)]
         count = _sized(self._outlined(text, len(text), *given, *rooms, *made, len(edges)))
@@ -137,13 +137,13 @@ class Compiled:
     def read(
         self, text: bytes, edges: Any, first: Array, variants: Array, tables: Sequence[Any]
     ) -> tuple[list[Any], Array]:
-        """Return the columns of lines of known variants, and the lines whose numbers are not those of their variant.
+        """Return the columns of lines of known variants, and the lines whose numbers do not fit their variant.
 
         Args:
-            edges: as of `outlined`.
-            first: as of `outlined`.
-            variants: of each line; below 0 for none.
-            tables: of the variants, as `Rows` has them.
+            edges: from `outlined`.
+            first: from `outlined`.
+            variants: of each line; negative for lines that are not read.
+            tables: the tables of `recipes.variants.Variants`, and limits.
         """
         lines = len(variants)
         assert len(first) == lines + 1
@@ -159,12 +159,12 @@ class Compiled:
 
 def _sized(count: int) -> int:
     if count < 0:
-        raise ValueError("a block of lines is not what it was said to be")
+        raise ValueError("a block of lines does not match its description")
     return count
 
 
 def load(path: Path = LIBRARY) -> Compiled | None:
-    """The compiled part; None if there is none, or one of another machine or of another source."""
+    """Load the compiled part; None if it is missing, or built for another machine or from another source."""
     if os.environ.get("TRACECORE_PURE_PYTHON") or not path.exists():
         return None
     try:

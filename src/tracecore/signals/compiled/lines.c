@@ -1,8 +1,7 @@
-/* The passes over the bytes of a block of log lines, each of which also exists in numpy (see __init__.py).
+/* Passes over the bytes of a block of log lines. Each also exists in numpy (see __init__.py).
 
-   The text is untrusted. Every function checks what it writes against the room it was given and returns -1 where that
-   is too small. Sums wrap around like numpy's, so they are made without a sign. Compiled without contracting floating
-   point, so that every processor rounds alike. */
+   The text is untrusted. Every function returns -1 where an output does not fit into its buffer. Sums wrap around as in
+   numpy, so they are unsigned. Floating-point contraction is off, so that all processors round alike. */
 
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -16,10 +15,10 @@ static const uint64_t MULTIPLIER = 0x9E3779B97F4A7C15u;
 static int is_digit(byte c) { return (byte)(c - '0') < 10; }
 static int is_letter(byte c) { return (byte)((c | 32) - 'a') < 26; }
 
-/* Says from which source this was compiled. */
+/* Return the checksum of the source that was compiled. */
 uint32_t source(void) { return SOURCE; }
 
-/* Where lines end. Returns how many there are. */
+/* Find where lines end; return their count. */
 number line_ends(const byte *text, number size, number *ends, number room) {
     number count = 0;
     const byte *at = text, *stop = text + size;
@@ -30,14 +29,14 @@ number line_ends(const byte *text, number size, number *ends, number room) {
     return count;
 }
 
-/* Where a literal is found first from a place on; -1 for nowhere. */
+/* Return the first place of a literal at or after `begin`; -1 if there is none. */
 number find(const byte *text, number size, number begin, const byte *literal, number length) {
     if (begin < 0 || begin > size) return -1;
     const byte *at = memmem(text + begin, (size_t)(size - begin), literal, (size_t)length);
     return at == NULL ? -1 : at - text;
 }
 
-/* A text in which each carriage return is a newline, or a space where one follows. Returns the size. */
+/* Copy a text; a carriage return becomes a newline, or a space before a newline. Return the size. */
 number lined(const byte *text, number size, byte *out, number room) {
     if (room < size) return -1;
     memcpy(out, text, (size_t)size);
@@ -49,7 +48,7 @@ number lined(const byte *text, number size, byte *out, number room) {
     return size;
 }
 
-/* Some stretches of a text, one per line. Returns the size. */
+/* Copy parts of a text, each as a line. Return the size. */
 number joined(const byte *text, number size, const number *starts, const number *stops, number lines, byte *out,
               number room) {
     number done = 0;
@@ -67,7 +66,7 @@ static int hexadecimal(byte c) {
     return is_digit(c) ? c - '0' : (byte)((c | 32) - 'a') < 6 ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* What four hexadecimal digits say; -1 where they are none. */
+/* Return the value of four hexadecimal digits; -1 if they are something else. */
 static int code_point(const byte *text) {
     int code = 0;
     for (int place = 0; place < 4; place++) {
@@ -100,7 +99,7 @@ static number unescaped(const byte *text, number size, byte line_break, byte *ou
             at += 2;
         } else if (escape == 'u' && size - at >= 6 && (code = code_point(text + at + 2)) >= 0) {
             if (code == '\n' || code == '\r') code = line_break;
-            if (code >= 0xd800 && code < 0xe000) code = 0x17f; /* half of a pair: see `selection._meant` */
+            if (code >= 0xd800 && code < 0xe000) code = 0x17f; /* half of a surrogate pair: see `selection._meant` */
             if (code >= 0x800) out[done++] = (byte)(0xe0 | code >> 12);
             if (code >= 0x80) out[done++] = (byte)(code >= 0x800 ? 0x80 | (code >> 6 & 0x3f) : 0xc0 | code >> 6);
             out[done++] = (byte)(code >= 0x80 ? 0x80 | (code & 0x3f) : code);
@@ -123,7 +122,7 @@ static number without_nul(byte *text, number size) {
     return done;
 }
 
-/* The length of the terminal code that a text begins with; 0 for none. */
+/* Return the length of the terminal code at the beginning of a text; 0 if there is none. */
 static number code_length(const byte *text, number size) {
     if (size < 2) return 0;
     byte kind = text[1];
@@ -157,7 +156,7 @@ static number without_codes(byte *text, number size) {
     return done;
 }
 
-/* A text without escapes of JSON, if it has such, without terminal codes and NULs. Returns the size. */
+/* Copy a text without terminal codes and NULs, and with JSON escapes decoded if `escaped`. Return the size. */
 number plain(const byte *text, number size, int escaped, byte line_break, byte *out, number room) {
     if (room < size) return -1;
     if (escaped)
@@ -167,19 +166,20 @@ number plain(const byte *text, number size, int escaped, byte line_break, byte *
     return without_nul(out, without_codes(out, size));
 }
 
-/* Of each known variant: five numbers about it, and for each of the numbers of its lines that mean something, six. */
-enum { SHAPE, COUNT, WIDTH, NAMED, TRAITS, ABOUT };
+/* The tables of variants (see `variants.Variants`): five numbers for each variant, and six for each of its meaningful
+   numbers. */
+enum { SHAPE, COUNT, WIDTH, OWNER_BITS, TRAITS, ABOUT };
 enum { STEPLESS = 1, TIMELESS = 2 };
-enum { RUN, STEP, WHO, STREAM, LENGTH, EXPONENT, MEANINGS };
-/* What `limits` says. */
-enum { MAX_WIDTH, MAX_DIGITS, MAX_STEP, OF_NAME, OF_SHAPE, OF_WRITER, OF_SIZE };
+enum { PLACE, STEP, WRITER, OWNER, LENGTH, EXPONENT, MEANINGS };
+/* The entries of `limits`. */
+enum { MAX_WIDTH, MAX_DIGITS, MAX_STEP, BY_KNOWN, BY_SHAPE, BY_WRITER, BY_MAGNITUDE };
 
-/* What the lines of known variants say: see `columns.read`. Lines whose numbers are not those of their variant go into
-   `wrong`, and how many these are into `wrongs`. Returns the number of the others. */
+/* Read lines of known variants (see `columns.read`). Lines whose numbers do not fit their variant are listed in `wrong`,
+   and counted in `wrongs`. Return the count of the other lines. */
 number read_columns(const byte *text, number size, const int32_t *edges, const number *first, number lines,
                     const number *variants, number known, const number *about, const number *meanings,
                     const double *seconds, const number *limits, number *found, number *variant_of, number *steps,
-                    double *times, number *who, number *lanes, number *wrong, number *wrongs) {
+                    double *times, number *owners, number *lanes, number *wrong, number *wrongs) {
     number done = 0, others = 0;
     for (number line = 0; line < lines; line++) {
         number variant = variants[line];
@@ -188,13 +188,13 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
         const number *own = about + variant * ABOUT;
         number begin = first[line], end = first[line + 1];
         int odd = end - begin != own[COUNT];
-        uint64_t step = 0, writer = 0, stream = 0, length = 0;
+        uint64_t step = 0, writer = 0, owner = 0, magnitude = 0;
         double time = 0;
         for (number column = 0; column < own[WIDTH] && !odd; column++) {
             const number *meaning = meanings + (variant * limits[MAX_WIDTH] + column) * MEANINGS;
-            number run = meaning[RUN] + begin;
-            if (run < begin || run >= end || edges[2 * run + 1] > size) return -1;
-            number from = edges[2 * run], to = edges[2 * run + 1];
+            number place = meaning[PLACE] + begin;
+            if (place < begin || place >= end || edges[2 * place + 1] > size) return -1;
+            number from = edges[2 * place], to = edges[2 * place + 1];
             if (to - from > limits[MAX_DIGITS]) {
                 odd = 1;
                 break;
@@ -202,10 +202,10 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
             uint64_t value = 0;
             for (number at = from; at < to; at++) value = value * 10 + (uint64_t)(text[at] - '0');
             step += value * (uint64_t)meaning[STEP];
-            writer += value * (uint64_t)meaning[WHO];
-            stream += value * (uint64_t)meaning[STREAM];
-            length += value * (uint64_t)meaning[EXPONENT];
-            if (value > 0) length += (uint64_t)(to - from) * (uint64_t)meaning[LENGTH];
+            writer += value * (uint64_t)meaning[WRITER];
+            owner += value * (uint64_t)meaning[OWNER];
+            magnitude += value * (uint64_t)meaning[EXPONENT];
+            if (value > 0) magnitude += (uint64_t)(to - from) * (uint64_t)meaning[LENGTH];
             time += (double)value * seconds[variant * limits[MAX_WIDTH] + column];
         }
         if (odd || step >= (uint64_t)limits[MAX_STEP]) {
@@ -216,16 +216,16 @@ number read_columns(const byte *text, number size, const int32_t *edges, const n
         variant_of[done] = variant;
         steps[done] = own[TRAITS] & STEPLESS ? -1 : (number)step;
         times[done] = own[TRAITS] & TIMELESS ? 0.0 / 0.0 : time;
-        who[done] = (number)(stream + (uint64_t)own[NAMED] * (uint64_t)limits[OF_NAME]);
-        lanes[done] = (number)((uint64_t)own[SHAPE] * (uint64_t)limits[OF_SHAPE] + writer * (uint64_t)limits[OF_WRITER] +
-                               length * (uint64_t)limits[OF_SIZE]);
+        owners[done] = (number)(owner + (uint64_t)own[OWNER_BITS] * (uint64_t)limits[BY_KNOWN]);
+        lanes[done] = (number)((uint64_t)own[SHAPE] * (uint64_t)limits[BY_SHAPE] + writer * (uint64_t)limits[BY_WRITER] +
+                               magnitude * (uint64_t)limits[BY_MAGNITUDE]);
         done++;
     }
     *wrongs = others;
     return done;
 }
 
-/* What may stand between two pieces of bytes that a program printed as text: `\\xd3]g5|\\x81`. */
+/* Whether a character may separate parts of bytes that a program printed as text: `\\xd3]g5|\\x81`. */
 static int separates(byte c) {
     return !is_digit(c) && !is_letter(c) && c != ' ' && (c < 9 || c > 13) && c != '\'' && c != '"' && c != '\\';
 }
@@ -235,22 +235,22 @@ static int is_escaped_byte(const byte *text, number at, number size) {
            hexadecimal(text[at + 3]) >= 0;
 }
 
-/* Whether an escaped byte follows at once, or behind two separators. */
+/* Whether an escaped byte follows, after at most two separators. */
 static int is_before_byte(const byte *text, number at, number size) {
     for (number last = at + 2; at < last && at < size && separates(text[at]); at++) continue;
     return is_escaped_byte(text, at, size);
 }
 
-/* What begins with a digit and follows a word that is named is a number, unless it is as long as this. */
-enum { TOLD = 12 };
+/* After a known word, a token that begins with a digit is a number if it is shorter than this. */
+enum { LONG = 12 };
 
 /* Kinds of bytes. */
 enum { SEPARATOR, DIGIT, LETTER, HIDDEN, END };
 
-/* Hide identifiers of several parts, as UUIDs are: hexadecimal groups of at least four, joined by hyphens, one of which
-   has both digits and letters. */
+/* Hide identifiers of several parts such as UUIDs: hexadecimal groups of at least four characters, joined by hyphens, one
+   of them with both digits and letters. */
 static void hide_chains(const byte *text, number size, byte *kinds) {
-    number done = 0; /* up to here nothing begins that is not looked at */
+    number done = 0; /* groups that begin before this place have been handled */
     const byte *hyphen;
     for (number at = 0; at < size && (hyphen = memchr(text + at, '-', (size_t)(size - at))) != NULL;) {
         number stop = hyphen - text, start = stop, groups = 0;
@@ -279,21 +279,17 @@ static void hide_chains(const byte *text, number size, byte *kinds) {
 }
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the first byte of a text has to be the lowest one of a number"
+#error "only little-endian processors are supported"
 #endif
 
-/* A run of digits or letters, or what is hidden. */
+/* A run of digits, of letters or of hidden bytes. `name` is the number of a known word, or 0. */
 struct token {
     uint64_t word; /* its first eight letters */
     number start, stop;
     byte kind, name;
 };
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the first byte of a text has to be the lowest one of a number"
-#endif
-
-/* Where a run of bytes of one kind ends. Behind the kinds there are eight more, of no byte. */
+/* Return where a run of bytes of one kind ends. Eight `END` follow the kinds of the text. */
 static number run_end(const byte *kinds, number at, byte kind) {
     for (;; at += 8) {
         uint64_t others;
@@ -303,7 +299,8 @@ static number run_end(const byte *kinds, number at, byte kind) {
     }
 }
 
-/* Whether a stretch has digits and the letters a to f only, up to eight of these on end, and is no float like 1e9. */
+/* Whether a part of a text has only digits and the letters a to f, at most eight letters in a row, and is not a float like
+   1e9. */
 static int is_hexadecimal(const byte *text, number at, number stop) {
     int exponent = 1;
     for (number letters = 0; at < stop; at++) {
@@ -314,7 +311,8 @@ static int is_hexadecimal(const byte *text, number at, number stop) {
     return !exponent;
 }
 
-/* Whether these runs are an identifier: hexadecimal, or digits and letters by turns, but no 15T01, 2e05 or 9Nov2026. */
+/* Whether the runs of a token are an identifier: a hexadecimal number, or a mix of digits and letters. 15T01, 2e05 and
+   9Nov2026 are not. */
 static int is_identifier(const byte *text, const struct token *runs, number count) {
     if (count > 3) return 1;
     if (count == 3 && !runs[0].name && !runs[1].name && !runs[2].name && runs[1].word != 'e' && runs[1].word != 't') return 1;
@@ -322,13 +320,13 @@ static int is_identifier(const byte *text, const struct token *runs, number coun
     return stop - start >= 3 && is_hexadecimal(text, start, stop);
 }
 
-/* The tokens of a line: hidden are words that are not named, identifiers, escapes, and what stands among escaped bytes, see
-   `columns.Mask`. Behind the text there is room for eight bytes more, which are 0. Returns how many. */
-static number tokenised(const byte *text, number start, number stop, number size, const byte *kinds, const byte *named,
+/* Find the tokens of a line; return their count. Hidden are unknown words, identifiers, escapes and printed bytes (see
+   `columns.Mask`). `known` has the number of each known word, by the first bits of its hash. */
+static number tokenised(const byte *text, number start, number stop, number size, const byte *kinds, const byte *known,
                         int bits, int bytes, struct token *tokens) {
-    number count = 0, bytes_end = start - 3; /* where the last token among escaped bytes ended */
-    number chain = 0, chain_end = start - 2; /* tokens joined by + or /, as in base64 */
-    int after_named = 0, opaque = 0; /* the token before ended with a word that is named; an identifier is in the chain */
+    number count = 0, bytes_end = start - 3; /* end of the last token among printed bytes */
+    number chain = 0, chain_end = start - 2; /* first token of those joined by + or / (base64), and the end of the last */
+    int after_known = 0, opaque = 0; /* the previous token ends with a known word; the chain has an identifier */
     for (number at = start; (at = run_end(kinds, at, SEPARATOR)) < stop;) {
         number begin = at, first = count;
         if (kinds[at] == HIDDEN) {
@@ -336,7 +334,7 @@ static number tokenised(const byte *text, number start, number stop, number size
             tokens[count++] = (struct token){.start = begin, .stop = at, .kind = HIDDEN};
             continue;
         }
-        int told = after_named && kinds[at] == DIGIT;
+        int expected = after_known && kinds[at] == DIGIT;
         while (kinds[at] == DIGIT || kinds[at] == LETTER) {
             struct token *token = tokens + count++;
             token->start = at;
@@ -348,9 +346,9 @@ static number tokenised(const byte *text, number start, number stop, number size
                 at = run_end(kinds, at, LETTER);
                 token->word |= 0x2020202020202020u;
                 if (at - token->start < 8) token->word &= ((uint64_t)1 << 8 * (at - token->start)) - 1;
-                /* `batch_7` names something; what is said of a number is not joined to it so. */
+                /* `batch_7` is a name. A known word whose number matters is not joined to it by an underscore. */
                 if (!(at + 1 < size && text[at] == '_' && is_digit(text[at + 1])))
-                    token->name = named[token->word * MULTIPLIER >> (64 - bits)];
+                    token->name = known[token->word * MULTIPLIER >> (64 - bits)];
             } else {
                 at = run_end(kinds, at, DIGIT);
             }
@@ -358,11 +356,11 @@ static number tokenised(const byte *text, number start, number stop, number size
         }
         struct token *last = tokens + count - 1;
         number runs = count - first;
-        told &= at - begin < TOLD;
-        after_named = last->kind == LETTER && last->name && last->stop - last->start > 2;
-        int identifier = runs > 1 && !told && is_identifier(text, tokens + first, runs);
+        expected &= at - begin < LONG;
+        after_known = last->kind == LETTER && last->name && last->stop - last->start > 2;
+        int identifier = runs > 1 && !expected && is_identifier(text, tokens + first, runs);
         int hidden = runs == 1 ? last->kind == LETTER && !last->name && at - begin > 2 : identifier;
-        int apart = told || begin - 1 != chain_end || (text[chain_end] != '/' && text[chain_end] != '+');
+        int apart = expected || begin - 1 != chain_end || (text[chain_end] != '/' && text[chain_end] != '+');
         opaque = identifier | (opaque & !apart);
         chain_end = at;
         int escape = begin > start && text[begin - 1] == '\\';
@@ -383,14 +381,14 @@ static number tokenised(const byte *text, number start, number stop, number size
             tokens[first].stop = at;
             count = first + 1;
         }
-        if (apart) chain = told ? count : first;
+        if (apart) chain = expected ? count : first;
         for (; opaque && chain < count; chain++)
             if (!tokens[chain].name) tokens[chain].kind = HIDDEN;
     }
     return count;
 }
 
-/* Whether there may be escaped bytes. */
+/* Whether a text may have printed bytes. */
 static int has_bytes(const byte *text, number size) {
     const byte *at = text, *stop = text + size;
     while (at < stop && (at = memchr(at, '\\', (size_t)(stop - at))) != NULL)
@@ -398,7 +396,7 @@ static int has_bytes(const byte *text, number size) {
     return 0;
 }
 
-/* The kinds of bytes of a text. */
+/* Find the kind of each byte of a text. */
 static int fill_kinds(const byte *text, number size, byte *kinds, number room) {
     if (room < size + 8) return -1;
     for (number at = 0; at < size; at++)
@@ -408,9 +406,9 @@ static int fill_kinds(const byte *text, number size, byte *kinds, number room) {
     return 0;
 }
 
-/* A text in which what is hidden is 0xff. `named` has a number for each word that is named, by the first bits of its hash.
-   `tokens` has room for those of the longest line, `kinds` for eight bytes more than the text. Returns the size. */
-number masked(const byte *text, number size, const byte *named, int bits, byte *kinds, number room, struct token *tokens,
+/* Copy a text with 0xff for each hidden byte; return the size. `tokens` has room for the longest line, `kinds` for eight
+   bytes more than the text. */
+number masked(const byte *text, number size, const byte *known, int bits, byte *kinds, number room, struct token *tokens,
               number longest, byte *out) {
     if (fill_kinds(text, size, kinds, room) < 0) return -1;
     int bytes = has_bytes(text, size);
@@ -419,7 +417,7 @@ number masked(const byte *text, number size, const byte *named, int bits, byte *
         const byte *end = memchr(text + start, '\n', (size_t)(size - start));
         number stop = end == NULL ? size : end - text;
         if (stop - start > longest) return -1;
-        number count = tokenised(text, start, stop, size, kinds, named, bits, bytes, tokens);
+        number count = tokenised(text, start, stop, size, kinds, known, bits, bytes, tokens);
         for (number place = 0; place < count; place++)
             if (tokens[place].kind == HIDDEN)
                 memset(out + tokens[place].start, 0xff, (size_t)(tokens[place].stop - tokens[place].start));
@@ -438,11 +436,16 @@ static uint64_t mixed(uint64_t hash, uint64_t value) {
 
 static void put(uint64_t *set, uint64_t bit) { set[bit >> 6] |= (uint64_t)1 << (bit & 63); }
 
-/* Of each line a key, which is a hash of its outline: numbers are alike there, so is everything that is hidden, and words that
-   are named stay where a number follows them. Of the others it is told in a set of 256 bits which there are, and which
-   follow which. Where numbers begin and end goes into `edges` by turns; `first` says which is the first of each line, and of
-   one more. The other arguments are as of `masked`; `scratch` holds the longest line. Returns how many numbers there are. */
-number outlined(const byte *text, number size, const number *ends, number lines, const byte *named, int bits,
+/* Return the count of numbers in a text, and for each line
+
+   - `keys`: a hash of its outline, in which all numbers are alike, and so is everything hidden. Known words stay where a
+     number follows them.
+   - `sets`: 256 bits for the other known words: which there are, and which follows which.
+   - `first`: the index of its first number. One more entry has the count of all numbers.
+
+   `edges` gets the begin and the end of each number in turn. `scratch` has room for the longest line; for the other
+   arguments see `masked`. */
+number outlined(const byte *text, number size, const number *ends, number lines, const byte *known, int bits,
                 uint64_t seed, byte *kinds, number room, struct token *tokens, byte *scratch, number longest,
                 uint64_t *keys, uint64_t *sets, number *first, int32_t *edges, number most) {
     byte repeats[256] = {0};
@@ -453,11 +456,11 @@ number outlined(const byte *text, number size, const number *ends, number lines,
     for (number line = 0; line < lines; line++) {
         number stop = ends[line];
         if (stop < start || stop > size || stop - start > longest - 8 || stop - start > most - count - 2) return -1;
-        number all = tokenised(text, start, stop, size, kinds, named, bits, bytes, tokens);
-        number kept = 0, behind = -1; /* the end of what is hidden, if nothing but separators follows */
+        number all = tokenised(text, start, stop, size, kinds, known, bits, bytes, tokens);
+        number kept = 0, behind = -1; /* end of the last hidden byte, if only separators follow */
         uint64_t before = 0, *set = sets + line * SET;
         memset(set, 0, SET * sizeof *set);
-        put(set, 0); /* no word has this number: no set is empty */
+        put(set, 0); /* bit 0 is no word; it keeps the set from being empty */
         first[line] = count / 2;
         for (number place = 0, at = start;; place++) {
             const struct token *token = tokens + place;

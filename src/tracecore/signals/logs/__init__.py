@@ -1,1 +1,1 @@
-"""Log files: tailing, rotation, checkpoints, container and plain formats."""
+"""Read log files: tailing, rotation, checkpoints, container and plain formats."""

@@ -1,8 +1,8 @@
-"""The decision which lines were printed as one block: a traceback, a failure table, an error and its details.
+"""Decide which lines were printed as one block: a traceback, a failure table, an error and its details.
 
-Several processes may write to one stream, so a block stays in its writer (`UnwrappedLine.writer`), and lines of others may
-stand between its lines. An `Assembly` has the blocks of one stream that are open. It is shown every line: `place` says
-which block the line joins and which blocks it ends. A line that joins none may open a block of its own (`add`).
+Several processes may write to one stream. A block has the lines of one writer (`UnwrappedLine.writer`), and lines of
+others may come in between. An `Assembly` holds the open blocks of one stream. `place` takes the next line and returns
+the block it joins and the blocks it ends. A line that joins no block may open one (`add`).
 
 `signals.logs.reader` assembles the records of a file, `recipes.live` finds the lines of followed files that belong to
 a picked one, and `agent.processors.blocks` joins records that arrive one by one.
@@ -30,9 +30,9 @@ from tracecore.signals.logs.multiline import (
     unboxed,
 )
 
-#: Lines that belong to no block and may stand between two lines of one.
+#: Lines of no block that may come between two lines of a block.
 MAX_FOREIGN: Final = 400
-#: A block's text, in bytes; of a longer one the beginning and the end are kept.
+#: Bytes of a block's text. Of a longer one the beginning and the end are kept.
 MAX_BODY: Final = 1 << 18
 
 _BEGINNING: Final = MAX_BODY * 3 // 4
@@ -41,23 +41,23 @@ _ELLIPSIS: Final = b"\n[... %d bytes left out ...]\n"
 
 
 class OpenBlock:
-    """A block that more lines may join. Its text is not kept: see `TextBlock`.
+    """A block that more lines may join. Only `TextBlock` keeps the text.
 
     Args:
         line: the first line.
-        shape: says which lines belong to it.
+        shape: decides which lines belong to it.
     """
 
-    __slots__ = ("alone", "foreign", "held", "writer", "shape")
+    __slots__ = ("alone", "foreign", "held", "shape", "writer")
 
     def __init__(self, line: UnwrappedLine, shape: Shape) -> None:
         self.writer = line.writer
         self.shape = shape
-        #: Whether nothing has followed the first line.
+        #: Whether the block has only its first line.
         self.alone = True
-        #: Empty lines at the end, which belong to the block if more of it follows.
+        #: Empty lines at the end. They belong to the block if more of it follows.
         self.held = 0
-        #: Lines that belong to no block, since the last line of this one.
+        #: Lines of no block since the last line of this one.
         self.foreign = 0
 
     def offer(self, text: bytes) -> Take:
@@ -72,7 +72,7 @@ class OpenBlock:
         return taken
 
     def append(self, text: bytes) -> None:
-        """Add a line, after the empty lines that were held back."""
+        """Add a line, and the empty lines held before it."""
         self.held = 0
         self.foreign = 0
 
@@ -88,12 +88,12 @@ class TextBlock(OpenBlock):
         self._beginning_size = len(line.text)
         self._end: deque[bytes] = deque()
         self._end_size = 0
-        #: Bytes between beginning and end.
+        #: Bytes dropped between the beginning and the end.
         self.left_out = 0
 
     @property
     def size(self) -> int:
-        """The number of bytes that are kept."""
+        """The number of bytes kept."""
         return self._beginning_size + self._end_size
 
     def append(self, text: bytes) -> None:
@@ -109,7 +109,7 @@ class TextBlock(OpenBlock):
             self._beginning_size += len(text) + 1
             return
         if not self._end and room > 0 and len(text) > _END:
-            # The last line of a traceback may be a megabyte: its beginning says what was raised.
+            # The last line of a traceback may be a megabyte long. Its beginning says what was raised.
             self._beginning.append(text[:room])
             self._beginning_size += room + 1
             text = text[room:]
@@ -117,9 +117,9 @@ class TextBlock(OpenBlock):
         self._end.append(text[-_END:])
         self._end_size += len(self._end[-1]) + 1
         while self._end_size > _END and len(self._end) > 1:
-            gone = len(self._end.popleft()) + 1
-            self._end_size -= gone
-            self.left_out += gone
+            dropped = len(self._end.popleft()) + 1
+            self._end_size -= dropped
+            self.left_out += dropped
 
     def body(self) -> bytes:
         """Return the text; of a long one the beginning and the end."""
@@ -137,11 +137,11 @@ Block = TypeVar("Block", bound=OpenBlock)
 
 
 class Placed(NamedTuple, Generic[Block]):
-    """The place of a line.
+    """What became of a line.
 
     Args:
-        joined: the block that the line was added to; None where it belongs to no open block.
-        ended: blocks that are over, in the order in which they end; `joined` is the last where this was its last line.
+        joined: the block that the line was added to; None if it belongs to no open block.
+        ended: the blocks that it ended, in order. `joined` comes last if this was its last line.
     """
 
     joined: Block | None
@@ -155,7 +155,7 @@ class Assembly(Generic[Block]):
 
     def __init__(self) -> None:
         self.by_writer: dict[bytes, Block] = {}
-        #: The last line that stood alone: the details of an error may follow it.
+        #: The last line outside of blocks. Details of an error may follow it.
         self.message: Block | None = None
 
     @property
@@ -169,9 +169,9 @@ class Assembly(Generic[Block]):
             yield self.message
 
     def ended_message(self, raw: bytes) -> Block | None:
-        """Close a line that stands alone, if nothing else is open and a raw line cannot be part of it.
+        """Close and return the open message, if nothing else is open and the raw line cannot be part of it.
 
-        This is nearly always so, and found out without unwrapping the line.
+        This is the usual case, and it needs no unwrapping of the line.
         """
         message = self.message
         if message is None or self.by_writer or not message.alone or MAY_CONTINUE.search(raw) is not None:
@@ -197,7 +197,7 @@ class Assembly(Generic[Block]):
             block.foreign += 1
         message = self.message
         if message is not None:
-            # Details may stand without the prefix that the first line has, or without a part of it.
+            # Details may lack the prefix of the first line, or a part of it.
             if message.writer.startswith(writer) and message.offer(text) in (TAKE, HOLD):
                 return Placed(message, ended)
             self.message = None
@@ -205,7 +205,7 @@ class Assembly(Generic[Block]):
         return Placed(None, ended)
 
     def add(self, block: Block) -> Block | None:
-        """Open a block with a line that was placed nowhere; gives the block of its writer that this one ends."""
+        """Open a block with a line that joined none; return the writer's block that it ends."""
         if isinstance(block.shape, Message):
             self.message = block
             return None
@@ -214,7 +214,7 @@ class Assembly(Generic[Block]):
         return before
 
     def remove(self, block: Block) -> None:
-        """Forget a block that is taken to be over."""
+        """Forget a block that is considered to be over."""
         if block is self.message:
             self.message = None
         else:

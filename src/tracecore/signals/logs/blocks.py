@@ -1,8 +1,7 @@
-"""A file as blocks of whole lines, in constant memory.
+"""Read a file as blocks of whole lines, in constant memory.
 
-A line ends with a newline or, for progress bars that redraw themselves, with a carriage return. A line longer than
-`MAX_LINE` keeps its beginning and its end, as two lines; what is between them is dropped and counted. How the bytes
-fall into blocks never changes the lines.
+A line ends with a newline, or with a carriage return (progress bars). Of a line longer than `MAX_LINE`, the beginning
+and the end become two lines, and the dropped bytes in between are counted. The block size never changes the lines.
 """
 
 from __future__ import annotations
@@ -15,29 +14,29 @@ import msgspec
 from tracecore.signals.arrays import np
 from tracecore.signals.stream import Counters
 
-#: What is done once for each block costs little of one so large; much larger ones cost more for fresh memory.
+#: Large enough that the work per block hardly counts. Larger blocks cost more for fresh memory.
 BLOCK = 1 << 20
-#: The first one is smaller: in it whoever reads a file gets to know it, and looks at every line for that.
+#: The first block is smaller, because the sampler learns the shapes of a file from it line by line.
 FIRST = 1 << 17
-#: How much may be left after the last newline before carriage returns are taken for line ends, too.
+#: If more bytes than this follow the last newline, a block may also end with a carriage return.
 CARRY = 1 << 15
-#: What is looked at together stays in the cache of one core.
+#: Bytes that fit into the cache of one core.
 PIECE = 1 << 17
 MAX_LINE = 1 << 20
-#: Bytes of the end of a longer line that are kept.
+#: Bytes kept of the end of a longer line.
 LINE_END = 1 << 16
-#: How far back a line without a time looks for one: so much of a block has to be kept for the next.
+#: How far back the time for a line without one is looked for. This many bytes of a block are kept for the next.
 LOOK_BACK = 1 << 14
 
 
 class Block(msgspec.Struct, gc=False):
-    """Whole lines, and where they stand in the file.
+    """Whole lines, and their place in the file.
 
     Args:
         data: the lines.
-        offset: of the first, in the file.
-        line: its number.
-        newlines: how many there are. Whoever has counted them says so, and they are not counted again.
+        offset: of the first line.
+        line: number of the first line.
+        newlines: their count, set by a consumer that knows it; otherwise `blocks` counts them.
     """
 
     data: bytes
@@ -47,12 +46,12 @@ class Block(msgspec.Struct, gc=False):
 
 
 def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Block]:
-    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not)."""
+    """Yield blocks of about `size` bytes at most that end with a line end, except perhaps the last."""
     carry = b""
     offset = 0  # of the carry
     line = 1
     skipping = False
-    kept = b""  # the end, so far, of a line that is too long
+    kept = b""  # the end so far of a line that is too long
     for chunk in _chunks(file, counters, size):
         if skipping:
             end = _first_end(chunk)
@@ -74,7 +73,7 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             offset += cut
         carry = data[cut:]
         if len(carry) > MAX_LINE:
-            # What is kept has the length of the longest line, so that the block size does not show.
+            # Keep exactly `MAX_LINE` bytes, so that the result does not depend on the block size.
             yield Block(carry[:MAX_LINE], offset, line)
             counters.lines_capped += 1
             kept = carry[max(MAX_LINE, len(carry) - LINE_END) :]
@@ -94,17 +93,16 @@ def _chunks(file: BinaryIO, counters: Counters, size: int) -> Iterator[bytes]:
 
 
 def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
-    """Return the number of newlines between two places; several times faster than `bytes.count` on short lines."""
+    """Count the newlines between two places, several times faster than `bytes.count` if lines are short."""
     end = len(data) if end is None else end
     array = np.frombuffer(data, np.uint8)
-    # Piece by piece, so that what is compared stays in the cache.
     return sum(int(np.count_nonzero(array[at : min(at + PIECE, end)] == 10)) for at in range(start, end, PIECE))
 
 
 def _last_end(data: bytes, known: int) -> int:
-    """Just after the last line end; the first `known` bytes have none. 0 when there is none.
+    """Return the place after the last line end, or 0. The first `known` bytes have no line end.
 
-    A carriage return that is the last byte so far may yet become a CR LF, so it is not taken as a border.
+    A carriage return in the last byte may be half of a CR LF, so it does not count.
     """
     newline = data.rfind(b"\n", max(0, known - 1)) + 1
     limit = len(data) - 1

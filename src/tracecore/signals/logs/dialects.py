@@ -1,4 +1,4 @@
-"""The wrapping of a line's text: container runtimes, launchers' prefixes, terminal codes."""
+"""Unwrap lines: remove formats of container runtimes, prefixes of launchers, and terminal codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracecore.signals import stamps
 from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import Stamp
 
-#: Docker and the kubelet cut lines at this size; a shorter piece without a newline is a line of its own.
+#: Docker and the kubelet cut lines at this size. A shorter piece without a newline is a whole line.
 DOCKER_PIECE = 16 * 1024
 
 
@@ -22,15 +22,15 @@ class UnwrappedLine(msgspec.Struct, gc=False):
 
     Args:
         text: what the program wrote.
-        lane: names who wrote it (stream and prefix); a multi-line block stays in its lane. No name is the beginning
-            of another's: a lane that begins with this one has a further prefix.
-        stamp: the time the wrapping gives; None where only the text may have one.
-        rank: global rank, where the prefix says it.
-        partial: the runtime cut the line: the next piece of the lane belongs to it.
-        attributes: the record's own attributes; None where there are none.
-        host: the machine, where the line names it.
-        program: who logged it, in a syslog.
-        folded: the line had a whole traceback in a field: nothing that follows belongs to it.
+        writer: output stream and prefixes. A multi-line block has one writer. If one writer's name begins with
+            another's, it has an additional prefix.
+        stamp: the time in the wrapping; None if only the text may have one.
+        rank: global rank from the prefix.
+        partial: the runtime cut the line, and the next piece of this output stream belongs to it.
+        attributes: of the record; None if there are none.
+        host: the machine that the line names.
+        program: the program that logged it, in a syslog.
+        folded: the line has a whole traceback in a field, so following lines do not belong to it.
     """
 
     text: bytes
@@ -47,7 +47,7 @@ class UnwrappedLine(msgspec.Struct, gc=False):
 #: Takes a raw line without its terminator.
 Dialect: TypeAlias = Callable[[bytes], UnwrappedLine]
 
-#: Python's own expressions replace and match much faster. None of these can take long.
+#: Python's `re` replaces and matches much faster than RE2. These expressions run in linear time.
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _CRI = re.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
 _CRI_STREAMS = (b" stdout ", b" stderr ")
@@ -58,12 +58,12 @@ _PREFIX = re.compile(
     rb"|\([\w.:<>-]{1,80}(?:\[rank=(\d{1,7})\])? pid=(\d+)(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray, with NeMo-RL's rank
     rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
 )
-#: More processes than any job has.
+#: Larger numbers are not ranks.
 MAX_RANK = 10_000_000
 TRACEBACK = b"Traceback (most recent call last)"
 _ANNOUNCED = re2.compile(
     rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
-    # A field of a logger, before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[Rank 3][ERROR]`.
+    # A field of a logger before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[Rank 3][ERROR]`.
     rb"|^[\d.,:/ T|Z+-]{0,40}\[?(?:[Gg]lobal[_ ])?[Rr](?:ank)?[ :=]?(\d{1,6})[\]| :]{1,3}(?:ERROR|CRITICAL|FATAL)\b"
     rb"|\b(?:ERROR|CRITICAL|FATAL) *\| *[Rr]ank[ :=]{1,2}(\d{1,6}) *\|"
     rb"|^\[[^\]]{1,40}\] ?\[[Rr]ank[ :=]{0,2}(\d{1,6})\] ?\[(?:ERROR|CRITICAL|FATAL)\]"
@@ -71,12 +71,12 @@ _ANNOUNCED = re2.compile(
     rb"|^-+Begin global rank (\d{1,6}) STD(?:OUT|ERR)-+$"  # Composer, at its end
     rb"|^-- Process (\d{1,6}) terminated with the following error:$"  # torch.multiprocessing.spawn
 )
-#: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
+#: A time in front of the program's text, from `kubectl logs --timestamps` or `docker logs -t`.
 _STAMPED = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d):? ")
-#: TorchX puts role and replica before the number of the process: `trainer/0 [1]:`.
+#: TorchX writes role, replica and process number: `trainer/0 [1]:`.
 _ROLE = re.compile(rb"^[A-Za-z][\w.-]{0,24}/\d{1,5} \[(\d{1,6})\]:")
-#: What stands before every line of a file that several processes wrote, by who put it there: a rank, what stands for
-#: a host, a pod and its container.
+#: The prefix of every line in a file of several processes, by the program that adds it. It names a rank, a host or
+#: container, or a pod and its container.
 WRAPPINGS = {
     "srun": re.compile(rb"^ *(\d{1,7}): ?"),
     "compose": re.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
@@ -86,7 +86,7 @@ WRAPPINGS = {
 
 
 def clean(raw: bytes) -> bytes:
-    """Without terminal codes, NULs and trailing white space."""
+    """Remove terminal codes, NULs and trailing white space."""
     if b"\x1b" in raw:
         raw = _ANSI.sub(b"", raw)
     if b"\x00" in raw:
@@ -95,12 +95,12 @@ def clean(raw: bytes) -> bytes:
 
 
 def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str, int] | None = None) -> Dialect:
-    """Lines as a program wrote them, with the prefixes of launchers.
+    """Return the dialect of a program's own output, perhaps with prefixes of launchers.
 
     Args:
-        wrapping: which of `WRAPPINGS` stands before every line.
-        single_node: a local rank is the global one.
-        containers: the rank of each of compose's containers, where it is known.
+        wrapping: the entry of `WRAPPINGS` that every line begins with; empty for none.
+        single_node: local ranks are global ranks.
+        containers: known ranks of Docker Compose's containers.
     """
     ranks = containers or {}
     wrapped = WRAPPINGS.get(wrapping)
@@ -111,7 +111,7 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
         if line.text[:1] == b"{" and TRACEBACK in line.text:
             _unfold(line)
         if wrapped is not None and (match := wrapped.match(line.text)):
-            _name(line, match, wrapping)
+            _unwrap_prefix(line, match, wrapping)
             line.rank = ranks.get(line.host, line.rank)
         strip_prefixes(line, single_node)
         return line
@@ -120,7 +120,7 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
 
 
 def _unfold(line: UnwrappedLine) -> None:
-    """A traceback that a logger put into a field of a line of JSON stands after the line without that field."""
+    """Move a traceback from a field of a JSON line to the lines after it."""
     try:
         entry = msgspec.json.decode(line.text.decode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
@@ -139,8 +139,8 @@ def _unfold(line: UnwrappedLine) -> None:
                 return
 
 
-def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
-    """Takes a wrapping off; it names who wrote the line."""
+def _unwrap_prefix(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
+    """Remove a wrapping, and take host, rank or pod from it."""
     name, *more = [group.decode("ascii", "replace") for group in match.groups()]
     line.writer = match.group().rstrip() + b" "
     line.text = line.text[match.end() :]
@@ -153,7 +153,7 @@ def _name(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -> None:
 
 
 def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
-    """Takes launchers' prefixes off the text, and times that are not the program's; they name the rank and the lane."""
+    """Remove prefixes of launchers and times in front of them, and take rank and writer from them."""
     for _ in range(3):
         text = line.text
         # Most lines have no prefix, and many begin with a bracketed time.
@@ -200,18 +200,18 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
         if attributes:
             line.attributes = attributes
         line.text = text[match.end() :]
-        # An empty line of PyTorch's except hook has lost the space that the others have.
+        # In an empty line of PyTorch's except hook the trailing space was removed.
         line.writer += match.group() if line.text or not match.group().endswith(b":") else match.group() + b" "
 
 
 def announced(line: bytes) -> int | None:
-    """The rank that the message of a logger names which says that something is wrong."""
+    """Return the rank in the message of a logger that reports an error."""
     found = _ANNOUNCED.search(line)
     return int(next(rank for rank in found.groups() if rank)) if found else None
 
 
 def container(single_node: bool = True) -> Dialect:
-    """Lines as CRI runtimes (containerd, CRI-O) and Docker's json-file driver store them."""
+    """Return the dialect of CRI runtimes (containerd, CRI-O) and Docker's json-file driver."""
 
     def unwrap(raw: bytes) -> UnwrappedLine:
         line = docker(raw) if raw[:1] == b"{" else cri(raw)
@@ -228,11 +228,11 @@ def container(single_node: bool = True) -> Dialect:
 
 
 def cri(raw: bytes) -> UnwrappedLine | None:
-    """`2026-11-15T01:37:04.123456789Z stdout F text`; tags may be colon-separated, only the first matters."""
+    """Unwrap `2026-11-15T01:37:04.123456789Z stdout F text`. Of several tags (`F:x`) only the first matters."""
     begin = raw.find(b" ")
     end = raw.find(b" ", begin + 8) if raw[begin : begin + 8] in _CRI_STREAMS else -1
     if begin > 0 and end > 0 and raw[:end].isascii():
-        # As nearly all lines are: no need for an expression.
+        # The usual case needs no regular expression.
         time, name, tag, text = raw[:begin], raw[begin + 1 : begin + 7], raw[begin + 8 : end], raw[end + 1 :]
     else:
         match = _CRI.match(raw)
@@ -284,7 +284,7 @@ _docker = msgspec.json.Decoder(_Docker)
 
 
 def docker(raw: bytes) -> UnwrappedLine | None:
-    """`{"log":"text\\n","stream":"stdout","time":"…"}`."""
+    """Unwrap `{"log":"text\\n","stream":"stdout","time":"…"}`."""
     try:
         entry = _docker.decode(raw)
     except msgspec.DecodeError:  # invalid UTF-8 included

@@ -1,4 +1,4 @@
-"""Torchelastic's error files (`error.json`): the exception of a worker, with its time."""
+"""Read error files of torchelastic (`error.json`): the exception of a worker and its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_BYTES = 16 << 20
 
 
 def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """One record: the traceback as the worker saw it."""
+    """Yield one record: the worker's traceback or message."""
     raw = whole.content(stream, MAX_BYTES)
     document: Any = msgspec.json.decode(raw)
     message: Any = document.get("message") if isinstance(document, dict) else None

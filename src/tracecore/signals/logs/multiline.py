@@ -1,7 +1,7 @@
-"""Assembly of lines that belong together: tracebacks, failure tables, stack frames, crash dumps.
+"""Decide which lines belong together: tracebacks, failure tables, stack frames, crash dumps.
 
-A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it. The
-texts that lines begin with are in `multiline.toml`.
+A shape is a small state machine for one block. It gets the following lines of the same writer one by one and says
+whether each belongs to the block. The beginnings of known lines are in `multiline.toml`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Take(Enum):
 
     TAKE = 1  #: part of it
     HOLD = 2  #: part of it if more follows (a blank line)
-    PASS = 3  #: somebody else's; the block may go on after it
-    LAST = 4  #: part of it, and its end
-    CLOSE = 5  #: not part of it, and it is over
+    PASS = 3  #: not part of it; the block may go on after it
+    LAST = 4  #: its last line
+    CLOSE = 5  #: not part of it, and the block is over
 
 
 TAKE, HOLD, PASS, LAST, CLOSE = Take.TAKE, Take.HOLD, Take.PASS, Take.LAST, Take.CLOSE
@@ -30,12 +30,12 @@ TAKE, HOLD, PASS, LAST, CLOSE = Take.TAKE, Take.HOLD, Take.PASS, Take.LAST, Take
 class Shape(Protocol):
     """One kind of multi-line block."""
 
-    #: Whether the opening line alone is worth a record although no selector asked for it.
+    #: Whether the block is worth a record even if no selector picked its first line.
     worthy: bool
 
     @property
     def whole(self) -> bool:
-        """Whether it may be over with the line taken last; else more of it is to come."""
+        """Whether the line taken last may be the end of the block."""
 
     def take(self, text: bytes) -> Take: ...
 
@@ -45,19 +45,19 @@ _CHAINED = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
-#: Where a node of TensorFlow begins, below which it says what went wrong.
+#: The first line about a node of TensorFlow. The reason follows below.
 _NODE = b"Node: '"
-#: Ends of a line below which the reason stands, after an empty line or not.
+#: Ends of lines that announce a reason. It follows below, perhaps after an empty line.
 _ANNOUNCES = (b" raised:", b"Graph execution error:")
 _TEXTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-#: What lines begin with that frameworks put into one message.
+#: Beginnings of lines that belong to the message above.
 _MESSAGE = tuple(text.encode() for text in _TEXTS["message"])
 _MISSED = re2.compile(rb"^\d{1,7}: \[")
 _LISTING = tuple(text.encode() for text in _TEXTS["listing"])
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
 _TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:\(\w+\))?(?:: |:?$)")
-#: Ray puts the traceback of the worker below the exception that its caller got.
+#: Ray prints the traceback of the worker below the exception of the caller.
 _CARRIES = b"RayTaskError("
 _LEVEL = re2.compile(rb"^(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL|TRACE|NOTICE|Epoch|Step|Loss|Iter)\b")
 _LOGGED = re2.compile(
@@ -65,21 +65,21 @@ _LOGGED = re2.compile(
     rb"|(?:info|warn|warning|error|debug|step|iter|iteration|epoch|train|training|eval|loss|rank|saving|loading)\b)"
     rb"|\d%\||it/s"
 )
-#: Lines above a traceback that ended nothing: of a finalizer, of a logger that could not write, of the exit itself.
+#: Lines above a traceback that nobody could catch: of a finalizer, of a logger that could not write, of an exit hook.
 _REPORTS = (b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs")
-#: Lines of a message in which nothing says that they belong together.
+#: Lines of a message that belong to it only because the writer prints nothing else.
 MAX_MESSAGE = 40
-#: Lines below one that only announces them.
+#: Lines below one that announces a reason.
 MAX_BELOW = 16
 _BELOW = re2.compile(b"|".join(text.encode() for text in _TEXTS["announces"]))
 _OTHERS = re2.compile(b"^(?:" + b"|".join(text.encode() for text in _TEXTS["others"]) + b")")
-#: torch.distributed.checkpoint carries the traceback of the rank that failed to all of them.
+#: torch.distributed.checkpoint prints the traceback of the failed rank on all ranks.
 _OF_RANK = re2.compile(rb": \(RANK \d{1,7}\)$")
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
 
 
 def is_exception(text: bytes) -> bool:
-    """`package.Type: message` or `Type` alone, as the last line of a traceback has it."""
+    """Whether a line is `package.Type: message` or `Type`, as at the end of a traceback."""
     match = _TYPE.match(text)
     if match is None or _LEVEL.match(text):
         return False
@@ -88,21 +88,21 @@ def is_exception(text: bytes) -> bool:
 
 
 def announces(text: bytes) -> bool:
-    """Whether an error says below this line why it was raised."""
+    """Whether this line of an error announces that the reason follows below."""
     return bool(_BELOW.search(text))
 
 
 _CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(
     map(re2.escape, (*_MESSAGE, *_CHAINED))
 )
-#: What a line has, whatever stands around its text, that `continues_message`.
+#: Matches every line for which `continues_message` holds, also with its wrapping.
 CONTINUES = re2.compile(_CONTINUES)
-#: The same of a line as it is, in which codes and escapes may hide anything.
+#: The same for raw lines, in which terminal codes and escapes may hide anything.
 MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|" + _CONTINUES)
 
 
 def continues_message(text: bytes) -> bool:
-    """A line that frameworks print as part of the error message before it."""
+    """Whether a line is part of the error message above it."""
     if text[:1] == b"#" and text[1:2].isdigit():
         return bool(_PYTHON_FRAME.match(text))
     if text[:4] == b"nccl":
@@ -111,13 +111,13 @@ def continues_message(text: bytes) -> bool:
 
 
 class Traceback:
-    """A Python traceback with all it is chained to, in one lane.
+    """A Python traceback with all tracebacks chained to it.
 
     Args:
         first: the header line.
-        owned: every line of this lane is the exception's (PyTorch's except hook prefixes each line it prints with
-            `[rankN]: `), so a message of nearly any shape stays whole.
-        chained: the line was not the header but what leads to it.
+        owned: the writer prints nothing but the exception, so nearly any line may be part of its message. PyTorch's
+            except hook, for example, adds `[rankN]: ` to each line.
+        chained: the first line is not the header but the sentence between two chained tracebacks.
     """
 
     worthy = True
@@ -129,14 +129,14 @@ class Traceback:
             before = before[: before.rstrip().rfind(b" ") + 1]
         self._group = b"Exception Group " in before or before.strip() in (b"|", b"+")
         self._indent = before if not before.strip() else b""
-        # Some loggers put what they put before a message before each of its lines.
+        # Some loggers repeat their prefix on each line of a message.
         self._prefix = before if before.strip() and not self._group else b""
         self._owned = owned
         self._state = "chain" if chained else "frames"
         self._last_error = False
         self._announced = False  # the message says that another exception follows
         self._numbers = False
-        self._below = 0  # so many lines more may say why it was raised
+        self._below = 0  # lines that may still give the reason
         self._begun = False  # some of them were taken
         self._words = 0
         self._blank = False
@@ -172,7 +172,7 @@ class Traceback:
             self._state = "chain"
             return TAKE
         if self._state == "chain":
-            # An exception that was never raised has no traceback of its own.
+            # An exception that was never raised has no traceback.
             self._state = "message"
             return TAKE if is_exception(body) else CLOSE
         return self._take_message(body)
@@ -193,7 +193,7 @@ class Traceback:
         if body in (b'"""', b"'''"):
             self._state = "remote"
             return TAKE
-        if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table: a block of its own
+        if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table is a separate block
             return CLOSE
         if self._last_error or self._announced:
             self._last_error = False
@@ -208,14 +208,14 @@ class Traceback:
             return TAKE
         if self._below and self._reason(body):
             return TAKE
-        # Some people give all their lines such a prefix: what looks like a new line of a log is not the exception's.
+        # Some programs prefix all of their lines. A line that looks like a log message is not part of the exception.
         self._words += 1
         if self._owned and not self._blank and self._words <= MAX_MESSAGE and not _LOGGED.search(body):
             return TAKE
         return CLOSE
 
     def _reason(self, body: bytes) -> bool:
-        """Whether the line is of the paragraph that says why, below a line that announces it."""
+        """Whether a line is part of the paragraph with the reason, below the line that announces it."""
         again = announces(body)
         if (self._begun and self._blank and not again) or _LOGGED.search(body) or _OTHERS.search(body):
             self._below = 0
@@ -231,7 +231,7 @@ class Traceback:
 
 
 class Reported(Traceback):
-    """A traceback that Python prints below a line that says nobody could catch it: see `_REPORTS`."""
+    """A traceback that nobody could catch, below the line that says so (`_REPORTS`)."""
 
     def __init__(self, owned: bool) -> None:
         super().__init__(HEADER + b":", owned)
@@ -242,13 +242,13 @@ class Reported(Traceback):
         if not self._begun:
             self._begun = self.worthy = text.lstrip().startswith(HEADER)
             if not self._begun and is_exception(text):
-                return LAST  # of an object that is cleaned up last, Python has no traceback any more
+                return LAST  # late at exit Python prints no traceback
             return TAKE if self._begun else CLOSE
         return super().take(text)
 
 
 class Boxed(Traceback):
-    """A traceback in the box that rich draws, as Typer's programs and many trainers print it; see `unboxed`."""
+    """A traceback in a box drawn by rich, which Typer and many trainers use; see `unboxed`."""
 
     def __init__(self, owned: bool) -> None:
         super().__init__(HEADER + b":", owned)
@@ -274,12 +274,12 @@ _BOXED_CODE = re2.compile("^│ *❱ *\\d+ (?:│ *)*(.*?) *│$".encode())
 
 
 def is_boxed(text: bytes) -> bool:
-    """Whether rich begins a traceback here."""
+    """Whether a line is the upper edge of a box with a traceback."""
     return text.startswith(_CORNER) and HEADER in text
 
 
 def unboxed(body: bytes) -> bytes:
-    """A traceback as Python prints it, of one that rich drew, so that whoever reads the one reads the other."""
+    """Convert a traceback in a box to the format of Python."""
     return b"\n".join(line for text in body.split(b"\n") if (line := _without_box(text)) is not None)
 
 
@@ -295,7 +295,7 @@ def _without_box(text: bytes) -> bytes | None:
 
 
 class Table:
-    """Torchelastic's table of failures, or what MPI says of a process that ended, between two rules."""
+    """Torchelastic's table of failures, or MPI's report of an ended process, between two rules."""
 
     worthy = False
     whole = False
@@ -324,9 +324,9 @@ class Table:
 
 
 class Message:
-    """The lines after the first line of an error that C++ code printed: details and stack frames.
+    """A line with its details: an error of C++ code and its stack frames, for example.
 
-    Or of an exception that was never raised here, whose line stands without a traceback above those it caused.
+    Or the line of an exception that was never raised here, above the tracebacks of exceptions that it caused.
     """
 
     worthy = False
@@ -370,14 +370,14 @@ class Message:
 
 
 class Uniform:
-    """A block that goes on with every line that has one of a few beginnings.
+    """A block whose lines all match one expression.
 
     Args:
-        parts: what its lines match.
-        last: what its last line matches; None where nothing tells which one that is.
-        others: what a line is that matches neither.
-        worthy, whole: see `Shape`; where there is a last line, it is not whole without it.
-        blanks: empty lines may stand in it.
+        parts: matches its lines.
+        last: matches its last line; None if the last line is like the others.
+        others: the answer for lines that match neither.
+        worthy, whole: see `Shape`. With `last`, the block is not whole before its last line.
+        blanks: the block may have empty lines.
     """
 
     def __init__(
@@ -402,21 +402,20 @@ class Uniform:
         return TAKE if self._parts.match(text) else self._others
 
 
-#: One entry of torchelastic's table whose beginning was lost, from its rank on; and under the heading of the first
-#: failure, from which it is read.
+#: The rest of torchelastic's table if its beginning was lost: an entry from its rank on, and the root cause.
 _ROW = re2.compile(rb"  exitcode |  error_file|  traceback |    ")
 _ROOT_CAUSE = re2.compile(rb"\[|  ")
-#: Python's faulthandler: every thread's stack at a crash or a time-out.
+#: Python's faulthandler: the stack of each thread at a crash or a time-out.
 _DUMP = re2.compile(
     rb'Thread 0x|Current thread |Python runtime state|Extension modules|  File "|  <|  \.\.\.|  Garbage'
 )
-#: Output of py-spy: the stack of each thread, the main one first.
+#: py-spy: the stack of each thread, the main thread first.
 _SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
 _SPIED_PARTS = re2.compile(rb"    |" + _SPIED.pattern)
 #: Findings of NCCL's RAS about one communicator.
 _RAS = re2.compile(rb"#\d+-\d+ \([0-9a-f]{8,16}\) [A-Z]")
 _RAS_PARTS = re2.compile(rb"  ")
-#: The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third.
+#: The NVIDIA driver's sentence about a lost GPU: the first line names it, the third says what happened.
 _LOST_GPU = re2.compile(rb"\s*NVRM: .*installed in this system has\s*$")
 _LOST_GPU_END = re2.compile(rb"^\s*NVRM: fallen off the bus")
 _OOM = re2.compile(b"|".join(text.encode() for text in _TEXTS["out_of_memory"]))
@@ -424,14 +423,14 @@ _OOM_BEGINS = b"invoked oom-killer:"
 _OOM_ENDS = re2.compile(rb"Killed process|no killable processes")
 
 
-#: Open MPI's sentence about a peer that is gone, up to the rule below it.
+#: Open MPI's message about a lost peer, up to the rule below it.
 _PEER_GONE = b"An MPI communication peer process has unexpectedly disconnected"
 _PEER_PARTS = re2.compile(rb"[A-Za-z(]|  ?[LPM]\w+ ?\w*:")
 _PEER_ENDS = re2.compile(rb"^(?:-{20,}|  Peer host:)")
 
 
 class OomReport(Uniform):
-    """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
+    """The kernel's report of an out-of-memory kill, up to the name of the killed process."""
 
     def __init__(self) -> None:
         super().__init__(_OOM, _OOM_ENDS, others=PASS)
@@ -441,7 +440,7 @@ class OomReport(Uniform):
 
 
 def opens(text: bytes, owned: bool) -> Shape | None:
-    """The shape that begins with this line, if any."""
+    """Return the shape of the block that begins with this line; None if there is none."""
     if HEADER in text:
         return Boxed(owned) if is_boxed(text) else Traceback(text, owned)
     if text.startswith(_REPORTS):

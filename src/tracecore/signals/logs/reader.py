@@ -1,7 +1,7 @@
-"""Lines of a file as records: only what a selector picked, and the lines that complete it.
+"""Read lines of a file as records: the candidates that a selector picked, and the lines that complete them.
 
-The file is read in raw blocks. As long as no multi-line block is open, the reader jumps from one candidate to the next
-and looks at nothing in between; with one open it goes line by line until it closes.
+The file is read in raw blocks. While no multi-line block is open, the reader jumps from candidate to candidate. While
+one is open, it reads line by line.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
 
-#: Bytes of the line above a traceback that are looked at.
+#: Bytes above a traceback in which the line before it is looked for.
 ABOVE = 1024
-#: Bytes above a line without a time that are looked at first.
+#: Bytes above a line without a time that are searched first.
 NEAR = 1024
-#: Lines that are looked at in each stretch.
+#: Lines that are parsed in each searched part.
 MAX_LINES = 256
-#: After so many looks in vain a stream is taken to have no times.
+#: After this many searches without a result, a stream is considered to have no times.
 MAX_LOOKS = 64
 
-#: What PyTorch says when a process ends that has not taken its group down: it raised, most often.
+#: PyTorch's warning when a process exits without destroying its group, most often because of an exception.
 EXITING = b"destroy_process_group() was not called before program exit"
 
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
@@ -47,12 +47,12 @@ def read(
     *,
     block_size: int = BLOCK,
 ) -> Iterator[LogSignal]:
-    """The records of a worker's output: plain text or a container runtime's log."""
+    """Yield the records of a worker's output: plain text or a container runtime's log."""
     return read_lines(stream, selector, clock, dialect(stream), counters, block_size=block_size)
 
 
 def dialect(stream: Stream) -> Dialect:
-    """The wrapping of the lines of a worker's output."""
+    """Return the dialect of a worker's output."""
     if stream.format in ("cri", "docker"):
         return dialects.container(stream.single_node)
     return dialects.plain(stream.wrapping, stream.single_node, stream.containers)
@@ -67,22 +67,21 @@ def read_lines(
     *,
     block_size: int = BLOCK,
 ) -> Iterator[LogSignal]:
-    """The same for any dialect.
+    """Yield the records of a stream in any dialect, in the order in which they end.
 
-    Records come in the order in which they end. Each has a `Source` with the byte range from its first line to its
-    last, lines of others in between included.
+    The `Source` of a record is the byte range from its first to its last line, with lines of others in between.
     """
     counters = Counters() if counters is None else counters
-    assembly = _Assembly(stream, clock, dialect, counters)
+    records = _Records(stream, clock, dialect, counters)
     with stream.open() as file:
         for block in blocks(file, counters, block_size):
             if stream.format == "cri":
                 block.data = dialects.whole_bars(block.data)
             picked = selector.take(block) if reports(selector) else selector(block.data)
-            yield from assembly.feed(block, picked)
+            yield from records.feed(block, picked)
     if reports(selector):
-        yield from assembly.reported(selector.finish())
-    yield from assembly.finish()
+        yield from records.reported(selector.finish())
+    yield from records.finish()
 
 
 class _Place(NamedTuple):
@@ -105,17 +104,17 @@ class _OpenRecord(TextBlock):
         self.time = time
         self.attributes = attributes
         self.host, self.program, self.rank = line.host, line.program, line.rank
-        #: Whether the first line is worth a record whatever follows it.
+        #: Whether the first line is worth a record by itself.
         self.wanted = False
 
     @property
     def inferred(self) -> bool:
-        """Whether its time is that of another line."""
+        """Whether its time comes from another line."""
         return "tracecore.time.inferred" in self.attributes
 
 
 class _CutLine:
-    """A line that the container runtime wrote in pieces."""
+    """A line that the container runtime cut into pieces."""
 
     def __init__(self, first: UnwrappedLine, place: _Place, stream: bytes) -> None:
         self.place = place
@@ -130,15 +129,15 @@ class _CutLine:
         self.place = self.place._replace(end=place.end)
 
     def whole(self, single_node: bool) -> UnwrappedLine:
-        """Return the line put together."""
+        """Return the joined line."""
         text = dialects.clean(b"".join(self._pieces))
         line = UnwrappedLine(text, self._stream, self._first.stamp, attributes=self._first.attributes)
         dialects.strip_prefixes(line, single_node)
         return line
 
 
-class _Assembly:
-    """Turns candidate lines into records; what is open survives from one block to the next."""
+class _Records:
+    """Turns candidate lines into records. Open records continue in the next block."""
 
     def __init__(self, stream: Stream, clock: Clock, dialect: Dialect, counters: Counters) -> None:
         self._stream = stream
@@ -148,8 +147,8 @@ class _Assembly:
         self._resources: dict[tuple[str, str], Resource] = {}
         self._cut_lines: dict[bytes, _CutLine] = {}  # by stream
         self._open: Assembly[_OpenRecord] = Assembly()
-        self._tail = b""  # bytes before this block, for a look back
-        self._seen = 0  # lines before this offset are known not to have a later time than `_time`
+        self._tail = b""  # the bytes before this block, to search for a time
+        self._searched = 0  # lines before this offset have been searched for a time
         self._time: int | None = None
         self._stamped_at = -1
         self._looks = 0
@@ -158,9 +157,9 @@ class _Assembly:
         first = stream.resource.get("tracecore.attempt")
         self._attempt = first if isinstance(first, int) else 0
         self._first_attempt = self._attempt
-        #: The machine whose launcher has said that its workers failed; "" where lines do not name one.
+        #: The machine whose launcher reported failed workers; "" if lines do not name machines.
         self._failed: str | None = None
-        #: How many records some stand for, by where they begin.
+        #: How many repeated records a record stands for, by the offset of its first line.
         self._counts: dict[int, int] = {}
 
     @property
@@ -174,10 +173,10 @@ class _Assembly:
         self._all = picked is None
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, number = 0, block.line
-        known = lines = None
+        newline_places = newline_count = None
         reports: deque[LoneLine] = deque()
         if isinstance(picked, Picked):
-            known, lines = picked.newlines, picked.lines
+            newline_places, newline_count = picked.newlines, picked.lines
             reports.extend(picked.reports)
             self._counts = {base + begin: count for begin, count in picked.counts.items()}
         while position < size:
@@ -189,24 +188,24 @@ class _Assembly:
                         break
                     at = picked[index]
                     start = data.rfind(b"\n", position, at) + 1
-                    # The place may be the line's own newline, behind a carriage return that is its own, too.
+                    # The position may be the line's own newline, also that of a CR LF.
                     last = at - 1 if data[at - 1 : at + 1] == b"\r\n" else at
                     position = max(position, start, data.rfind(b"\r", max(position, start), last) + 1)
             end, after = _line_end(data, position, size)
             if end - position > MAX_LINE:
-                # The beginning and the end of a line that is too long are read as two.
+                # Read the beginning and the end of a line that is too long as two lines.
                 after = max(position + MAX_LINE, end - LINE_END)
                 end = position + MAX_LINE
                 self._counters.lines_capped += 1
                 self._counters.bytes_dropped += after - end
             candidate = picked is None or (index < count and picked[index] < min(after, position + MAX_LINE))
-            if known is None:
+            if newline_places is None:
                 number += _newlines(data, counted_to, position)
                 counted_to = position
             else:
-                number = block.line + int(known.searchsorted(position))
+                number = block.line + int(newline_places.searchsorted(position))
             while candidate and reports and reports[0].offset < base + position:
-                # What has no time of its own gets that of the lines above it.
+                # Reports above this line come first: this line may take its time from them.
                 yield from self.reported((reports.popleft(),), data, base)
             begin, position = position, after
             raw = data[begin:end]
@@ -222,21 +221,21 @@ class _Assembly:
                 line, place = joined
             yield from self._place(line, place, candidate, data, begin)
         yield from self.reported(reports, data, base)
-        if known is not None:
-            block.newlines = len(known)
-        elif lines is not None:
-            block.newlines = lines
+        if newline_places is not None:
+            block.newlines = len(newline_places)
+        elif newline_count is not None:
+            block.newlines = newline_count
         else:
             block.newlines = number - block.line + _newlines(data, counted_to, size)
         self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 
     def reported(self, reports: Iterable[LoneLine], data: bytes = b"", base: int = 0) -> Iterator[LogSignal]:
-        """Lines that stand alone, those a selector kept back from blocks before among them.
+        """Yield the records of reports, which may come from earlier blocks.
 
         Args:
             reports: in order.
-            data: the block.
-            base: where it begins.
+            data: the block; empty at the end of the stream.
+            base: the offset of the block.
         """
         for report in reports:
             line = self._dialect(report.raw)
@@ -253,9 +252,9 @@ class _Assembly:
                 time = self._anchor(report.offset)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
-                self._stamped_at = self._seen = report.offset
+                self._stamped_at = self._searched = report.offset
             self._count_attempts(line, Message())
-            attributes = self._marked(line, inferred=stamp is None)
+            attributes = self._attributes(line, inferred=stamp is None)
             if report.until is not None:
                 last = self._dialect(report.until)
                 until = last.stamp or stamps.find(last.text)
@@ -268,16 +267,16 @@ class _Assembly:
             yield self._record(line.host, line.program, line.text[:MAX_BODY], attributes, time, source)
 
     def finish(self) -> Iterator[LogSignal]:
-        """Emit what is open."""
+        """Yield the records that are still open."""
         cut_lines, self._cut_lines = self._cut_lines, {}
         for cut in cut_lines.values():
             yield from self._place(cut.whole(self._stream.single_node), cut.place, True, b"", 0)
-        still, self._open = list(self._open), Assembly()
-        for record in sorted(still, key=lambda record: record.place.offset):
+        unfinished, self._open = list(self._open), Assembly()
+        for record in sorted(unfinished, key=lambda record: record.place.offset):
             yield from self._emit(record)
 
     def _join(self, line: UnwrappedLine, place: _Place) -> tuple[UnwrappedLine, _Place] | None:
-        """Put the pieces of a cut line together: any other line is as it is; None while more pieces are to come."""
+        """Join the pieces of a cut line; None while pieces are missing. Other lines are returned unchanged."""
         stream = _iostream(line)
         cut = self._cut_lines.get(stream)
         if cut is None:
@@ -294,13 +293,13 @@ class _Assembly:
     def _place(
         self, line: UnwrappedLine, place: _Place, candidate: bool, data: bytes, position: int
     ) -> Iterator[LogSignal]:
-        """Add a line to the record that it belongs to; a candidate that belongs to none opens one."""
+        """Add a line to its open record. A candidate without one opens a new record."""
         if self._open.by_writer and EXITING in line.text:
-            self._left(line)
+            self._date_by_exit(line)
         joined, ended = self._open.place(line)
         if joined is not None and not joined.held:
             joined.end = place.end
-            _date(joined, line.text)
+            _date_table(joined, line.text)
         for record in ended:
             yield from self._emit(record)
         if joined is not None or not candidate or not line.text:
@@ -312,7 +311,7 @@ class _Assembly:
             line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
-        attributes = self._marked(line, inferred=inferred)
+        attributes = self._attributes(line, inferred=inferred)
         if place.offset in self._counts:
             attributes["tracecore.repeat.count"] = self._counts.pop(place.offset)
         opened = _OpenRecord(line, shape, place, time, attributes)
@@ -322,17 +321,17 @@ class _Assembly:
         elif (before := self._open.add(opened)) is not None:
             yield from self._emit(before)
 
-    def _left(self, line: UnwrappedLine) -> None:
-        """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""
+    def _date_by_exit(self, line: UnwrappedLine) -> None:
+        """Date an open traceback by PyTorch's warning at exit, which is closer to it than the line above."""
         stamp = line.stamp or stamps.find(line.text)
-        whose = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
+        own_rank = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
         for record in self._open.by_writer.values():
             rank = self._stream.resource.get("gen_ai.training.rank") if record.rank is None else record.rank
-            if stamp is not None and record.inferred and rank == whose and isinstance(record.shape, Traceback):
+            if stamp is not None and record.inferred and rank == own_rank and isinstance(record.shape, Traceback):
                 record.time = self._resolved(stamp)
 
-    def _marked(self, line: UnwrappedLine, *, inferred: bool) -> Attributes:
-        """The attributes of a line's record: its own, and what the reader knows of it."""
+    def _attributes(self, line: UnwrappedLine, *, inferred: bool) -> Attributes:
+        """Return the attributes of a line's record: its own, and those that the reader adds."""
         attributes: Attributes = dict(line.attributes or {})
         if self._attempt != self._first_attempt:
             attributes["tracecore.attempt"] = self._attempt
@@ -343,7 +342,7 @@ class _Assembly:
         return attributes
 
     def _count_attempts(self, line: UnwrappedLine, shape: Shape) -> None:
-        """After torchrun has said that its workers failed, it sums up; what these say then is the next attempt."""
+        """Count a new attempt at the first line of a worker after torchrun reported that the workers failed."""
         if FAILED_GROUP in line.text and b"local_rank:" in line.text:
             self._failed = line.host or ""
         elif self._failed == (line.host or "") and (
@@ -355,41 +354,42 @@ class _Assembly:
             self._attempt += 1
 
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
-        """The time of a line and whether it was inferred."""
+        """Return the time of a line and whether it was inferred."""
         if stamp is not None and self._fits(time := self._resolved(stamp)):
             self._time = time
-            self._seen = self._stamped_at = offset
+            self._searched = self._stamped_at = offset
             return self._time, False
-        if self._looks < MAX_LOOKS and offset > self._seen:
+        if self._looks < MAX_LOOKS and offset > self._searched:
             found = self._look_back(offset, data, position)
             if found is not None and self._fits(time := self._resolved(found)):
                 self._time = time
                 self._looks = 0
             else:
                 self._looks += 1
-        self._seen = offset
+        self._searched = offset
         if self._time is not None:
             return self._time, True
         return self._anchor(offset), True
 
     def _resolved(self, stamp: Stamp) -> int:
-        """Complete a year or a date from the line before, and the first time from the bundle's end."""
+        """Complete a time without year or date, from the line before or from the end of the bundle."""
         return self._from_end(stamp) if self._time is None else stamp.resolve(self._time)
 
     def _from_end(self, stamp: Stamp) -> int:
-        # A complete time may be of something else than the end; without any, nothing is after the bundle's last line.
+        # Lines may be later than an exact `latest`, which may be the time of something else. No line is later than an
+        # inferred one.
         end = self._clock.latest
         return stamp.resolve(end) if self._clock.exact else stamp.resolve_before(end)
 
     def _fits(self, time: int) -> bool:
-        """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
+        """Whether a time is plausible: not long before the line above, and not after the end of the bundle."""
         if time > self._clock.latest + stamps.DAY and self._clock.exact:
             return False
         return self._time is None or time > self._time - stamps.APART
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
-        """The nearest time in the lines above that nobody has looked at yet."""
-        reach = offset - self._seen
+        """Return the nearest time in the lines above that were not searched yet."""
+        reach = offset - self._searched
         above = data[max(0, position - reach) : position]
         if len(above) < reach:
             above = self._tail[-(reach - len(above)) :] + above
@@ -398,7 +398,7 @@ class _Assembly:
         above = above.replace(b"\r", b"\n")
         stamped = self._stream.format.startswith(("cri", "docker"))
         stop = len(above)
-        # The nearest lines first: most often one of them has a time.
+        # Search the nearest lines first: most often one of them has a time.
         for size in (NEAR, LOOK_BACK, stop):
             start = above.rfind(b"\n", 0, max(len(above) - size, 0)) + 1
             part, stop = above[start:stop], start
@@ -412,12 +412,12 @@ class _Assembly:
         return None
 
     def _announced(self, data: bytes, position: int) -> int | None:
-        """The rank that the line before a traceback names: a logger writes an exception right below its message."""
+        """Return the rank in the line above a traceback. Loggers print an exception right below their message."""
         above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
         return dialects.announced(above.rstrip(b"\r\n").rpartition(b"\n")[2])
 
     def _anchor(self, offset: int) -> int:
-        """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
+        """Return a time for a line of a stream without any so far: one nanosecond per byte, always ascending."""
         if self._stream.first_stamp is not None:
             first = self._from_end(self._stream.first_stamp)
             return first - (1 << 40) + offset if offset > 1 << 30 else first - (1 << 30) + offset
@@ -472,8 +472,8 @@ def measure(stream: Stream) -> int:
     return size
 
 
-def _date(record: _OpenRecord, text: bytes) -> None:
-    """A failure table has times of its own, better than that of a line above it."""
+def _date_table(record: _OpenRecord, text: bytes) -> None:
+    """Date a failure table by its own line `time`, which is better than the time of a line above."""
     if isinstance(record.shape, Table) and record.inferred:
         name, _, value = text.partition(b":")
         if name.strip() == b"time" and (stamp := stamps.find(value.strip())) and not stamp.missing:
@@ -491,7 +491,7 @@ def _newlines(data: bytes, start: int, end: int) -> int:
 
 
 def _line_end(data: bytes, start: int, size: int) -> tuple[int, int]:
-    """Where the line at `start` ends, and where the next begins."""
+    """Return where the line at `start` ends, and where the next line begins."""
     newline = data.find(b"\n", start)
     if newline < 0:
         newline = size

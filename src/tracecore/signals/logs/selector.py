@@ -1,4 +1,4 @@
-"""The choice of lines that can matter, made on raw blocks before anything is parsed."""
+"""Selectors choose the lines of raw blocks that are parsed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracecore.signals.logs.blocks import Block
 if TYPE_CHECKING:
     from tracecore.signals.arrays import np
 
-#: Lines with one of these open a multi-line block. Without them the block is read as single lines.
+#: A line with one of these opens a multi-line block.
 OPENERS = (
     b"Traceback (most recent call last)",
     b"Exception ignored ",
@@ -26,24 +26,24 @@ OPENERS = (
     b" (local_rank: ",
 )
 
-#: The launcher says that its workers failed: what workers print after it is the next attempt.
+#: The launcher reports that its workers failed. What workers print later belongs to the next attempt.
 FAILED_GROUP = b"failed (exitcode:"
-#: Container runtimes cut long lines: what a selector looks for may lie across the cut.
+#: Container runtimes cut long lines. What a selector searches for may lie across the cut.
 PARTIALS = (b" stdout P", b" stderr P")
-#: What every selector has to pick, whatever it looks for.
+#: Every selector picks lines with one of these.
 ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
 
 
 class LoneLine(NamedTuple):
-    """A line that stands alone. It may stand for others of its kind that followed it.
+    """A line that is a record by itself. It may stand for similar lines that follow it.
 
     Args:
         raw: without its terminator.
         offset: in the stream.
         line: its number.
-        until: the last line it stands for; None where it stands for itself.
-        lines: how many lines these are, as far as they were looked at.
-        event: it is no progress.
+        until: the last line that it stands for; None if it stands only for itself.
+        lines: how many lines it stands for.
+        event: it is not progress.
     """
 
     raw: bytes
@@ -55,13 +55,13 @@ class LoneLine(NamedTuple):
 
 
 class Picked(list[int]):
-    """Positions, and what else a selector knows.
+    """Picked positions, and what else the selector knows about the block.
 
     Args:
-        newlines: where the newlines of the block are: they are not counted again then.
-        reports: lines of this block and of those before it that need no position.
-        counts: by where it begins, how many blocks of lines the one that begins there stands for.
-        lines: how many newlines there are, where that is known and not where.
+        newlines: where the newlines are, so that the reader need not count them.
+        reports: lines of this and earlier blocks that are handed on besides the positions.
+        counts: for multi-line blocks that stand for repeated ones, their count by the offset of the first line.
+        lines: the count of newlines, if only that is known.
     """
 
     __slots__ = ("counts", "lines", "newlines", "reports")
@@ -84,24 +84,23 @@ class Picked(list[int]):
 class Selector(Protocol):
     """Picks candidate lines of a block of raw bytes.
 
-    It gets whole lines (the block ends on a line border) as they are in the file, container prefixes and escapes
-    included, and returns ascending positions, each anywhere inside a candidate line or on its terminator (the end of a
-    match will do); several positions in one line are one candidate. None selects every line. The answer for a line
-    must depend on that line alone, so that block borders do not matter. Lines with one of `ALWAYS` are to be picked
-    in any case.
+    The block has whole lines as they are in the file, with container prefixes and escapes. The result is ascending
+    positions, each anywhere in a candidate line or on its terminator, such as the end of a match. Several positions in
+    one line are one candidate. None selects every line. The answer for a line must not depend on where blocks begin
+    and end. Lines with one of `ALWAYS` must be picked.
     """
 
     def __call__(self, block: bytes) -> Sequence[int] | None: ...
 
 
 class Reporting(Protocol):
-    """A selector that keeps reports back until it knows what they stand for."""
+    """A selector that holds reports back until it knows which lines they stand for."""
 
-    #: Kinds of lines of which it read something else than recipes do; it leaves them alone since then.
+    #: Shapes that it read differently from the recipes. It does not use them any more.
     refused: int
 
     def take(self, block: Block) -> Picked:
-        """The same as for the block's bytes, with reports."""
+        """Select the lines of a block, with reports."""
         ...
 
     def finish(self) -> Sequence[LoneLine]:
@@ -115,25 +114,25 @@ def _reports(kind: type) -> bool:
 
 
 def reports(selector: Selector) -> TypeGuard[Reporting]:
-    """Whether a selector keeps reports back. To ask a protocol costs more than a small file."""
+    """Whether a selector holds reports back. `isinstance` with a protocol costs more than reading a small file."""
     return _reports(type(selector))
 
 
 class Selectors(Protocol):
-    """Gives every file that is followed a selector of its own, one that may remember what it saw."""
+    """Gives every followed file its own selector, which may remember earlier blocks."""
 
     def of(self, file: int) -> Selector: ...
 
 
 class SelectAll:
-    """Every line is a candidate."""
+    """Selects every line."""
 
     def __call__(self, block: bytes) -> None:
         return None
 
 
 class SelectLiterals:
-    """Lines that contain one of some byte strings, or one of `ALWAYS`."""
+    """Selects lines with one of some byte strings, or one of `ALWAYS`."""
 
     def __init__(self, literals: Sequence[bytes]) -> None:
         self._literals = tuple(dict.fromkeys((*literals, *ALWAYS)))
