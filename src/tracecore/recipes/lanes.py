@@ -3,7 +3,7 @@
 A *lane* is the lines of one shape by one writer with values of one magnitude: `[rank3] step 7 loss 2.5` and
 `[rank3] step 8 loss 2.4` are in one lane, `[rank3] step 9 loss 2000.1` is in another. An *owner* is the rank whose
 progress the lanes report. In a lane only *moves* matter: lines with a higher step than any before, or one so much lower
-that the run went back. Handed on are
+that the run went back. These are handed on:
 
 - both moves around an *edge*: a pause of the owner or a step back, so that stalls and restarts have the same bounds;
 - one move in each interval, which shows that the run goes on;

@@ -8,8 +8,8 @@ times, the recipes are asked what its numbers mean. Numbers that name something 
     rank 3: CUDA error 700 at 12:00:02      the same event again
     rank 4: CUDA error 700 at 12:00:02      another event of the same kind
 
-Thinned are events of one line, and tracebacks whose lines are not interrupted. A kind that says nothing but progress is
-left to `lanes`.
+Only events of one line and tracebacks without foreign lines in between are thinned. A kind that says nothing but
+progress is left to `lanes`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHAINED: Final = (b"During handling of the above exception", b"direct cause of t
 BETWEEN: Final = 4
 #: Lines of a traceback.
 MAX_FRAMES: Final = 400
-#: Blank lines that may stand inside an event.
+#: Blank lines that may come inside an event.
 MAX_BLANK: Final = 2
 _ESCAPE: Final = re.compile(rb"\\[a-z]")
 
@@ -123,7 +123,7 @@ class Kinds:
         spans = raw_spans(raw, text, number_spans(masked))
         naming = None if spans is None else tuple(meaningful(raw, spans, evaluate, base))
         if naming and not any(reading.stamped for reading in readings):
-            # A line that says nothing may name its rank: that makes no event of it.
+            # Recipes find nothing in the line, so the rank that its prefix names does not make it an event.
             naming = ()
         only_progress = base.stamped and all(reading.only_progress for reading in readings)
         kind = Kind(only_progress, not only_progress and readings[0].step is not None, naming)
@@ -334,7 +334,7 @@ def _is_whole_event(texts: Lines, line: int) -> bool:
     # The error at the end of a traceback belongs to it, even if other ranks write in between.
     if texts.marked.find(FRAME, texts.starts[max(line - ABOVE, 0)], texts.starts[line]) >= 0:
         return False
-    # A blank line belongs to the event only if more of the event follows. A bar is wiped out with blanks.
+    # A blank line belongs to the event only if more of it follows. Programs overwrite a progress bar with blanks.
     below = range(line + 1, min(line + 2 + MAX_BLANK, len(texts.ends)))
     following = next((text for text in map(texts.raw, below) if text.strip()), b"")
     return bool(following) and (_is_json(following) or CONTINUES.search(following) is None)

@@ -1,9 +1,9 @@
 """Sampling: choose which lines of a stream are handed on to the recipes.
 
 Most lines of a log report progress. Of each block, one scan finds *events*: lines that recipes may find something in
-besides progress. They are handed on, and repeated ones are thinned (`repeats`). Progress lines are read by the block:
-their steps and times are taken from the text by the shape of the line (`shapes`, `columns`), and only those are handed
-on without which a conclusion would change (`lanes`).
+besides progress. They are handed on, and repeated ones are thinned (`repeats`). Progress lines are read for the whole
+block at once: the shape of a line says where its step and time are (`shapes`, `columns`). Only those are handed on
+without which a conclusion would change (`lanes`).
 
 Every line that is handed on is evaluated like any other line, so the recipes alone decide what it means. Now and then a
 line is evaluated to check what was read by its shape. If the two differ, the lines of this shape are evaluated one by

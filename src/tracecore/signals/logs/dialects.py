@@ -248,10 +248,10 @@ def cri(raw: bytes) -> UnwrappedLine | None:
 
 
 def whole_bars(block: bytes) -> bytes:
-    """Make a line of each redraw of a progress bar that a CRI runtime stored as a part of a line; bytes stay in place.
+    """Mark each redraw of a progress bar as a whole line (`F`) in a CRI log. The offsets of all bytes stay the same.
 
-    A bar begins or ends with a carriage return and has no newline, so a runtime that stores what it reads at once
-    (CRI-O) tags each redraw `P`. Joined, thousands of them would be one line.
+    A bar begins or ends with a carriage return and has no newline. CRI-O therefore tags each redraw as a part of a line
+    (`P`), and thousands of redraws would be joined to one line.
     """
     if b"\r" not in block:
         return block
@@ -269,7 +269,7 @@ def whole_bars(block: bytes) -> bytes:
                 changed[text - 2 : text] = b"F "
             at = block.find(header, end)
     for header in (b" stdout F ", b" stderr F "):
-        # The bar itself begins behind the carriage return.
+        # The text of the bar begins after the carriage return.
         changed = changed.replace(header + b"\r", header + b" ")
     return bytes(changed)
 
