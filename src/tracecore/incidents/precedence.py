@@ -265,6 +265,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         causes=("collective_mismatch",),
+        effects=("training_divergence",),
+        bonds=("job",),
+        reason="ranks that reduce different element types mix up each other's numbers",
+        test=when.mixes_numbers,
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
         effects=("checkpointer_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so those that save wait in vain for the others",

@@ -130,6 +130,15 @@ def splits_differ(mismatch: Footprint) -> bool:
     return mismatch.fields.get("differs") == "splits"
 
 
+def mixes_numbers(mismatch: Footprint, divergence: Footprint) -> bool:
+    """Whether ranks reduce different element types, as they do since before the loss was lost.
+
+    Such a call ends and gives wrong numbers. It is reported only when a later one does not end, so the report may come
+    after the divergence. A branch that a rank takes because of a bad loss leads to another operation, not another type.
+    """
+    return mismatch.fields.get("differs") == "type" and mismatch.first - divergence.first <= EPISODE
+
+
 def only_suspected(mismatch: Footprint) -> bool:
     """Whether the library only suspects it of ranks that wait."""
     return mismatch.fields.get("differs") == "suspected"
