@@ -1,8 +1,8 @@
-"""The layout of the ranks of a job by its scheduler: the machines in their order, how many ranks each has, and whether
-ranks go through the machines in blocks or in turns.
+"""The layout of a job's ranks by its scheduler: the order of the machines, the number of ranks on each, and whether the
+ranks fill the machines one after the other (block) or in turns (cyclic).
 
-The settings may stand in several files: the machines in `scontrol show job`, the tasks of each in the script, how they
-are distributed in the environment of a process. Where a setting has two values, nothing is concluded.
+The settings may be in several files: the machines in `scontrol show job`, the tasks per machine in the script, the
+distribution in the environment of a process. If a setting has two different values, there is no layout.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.scheduler import slurm
 
-#: Machines and ranks that a job is believed to have.
+#: Limit of the machines and ranks of one job.
 _MOST: Final = 16_384
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting of a launcher: its name, one of `[launch]` in `formats.toml`, and the value as it stands there."""
+    """One setting of a launcher: its name, a key of `[launch]` in `formats.toml`, and the text of its value."""
 
     name: str
     value: str
@@ -30,8 +30,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The ranks of each machine, in the order of local ranks.
 
     Args:
-        certain: the scheduler itself starts the ranks. Other launchers may take the machines in another order, so that
-            somebody else has to say the same of a rank on any machine but the first.
+        certain: the scheduler itself starts the ranks. Other launchers may use another order of machines, so the
+            layout needs confirmation: a statement that places a rank on any machine but the first.
     """
 
     machines: Mapping[str, tuple[int, ...]]
@@ -39,10 +39,10 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def said(text: bytes, *, output: bool) -> list[Setting]:
-    """Return the settings that a file has.
+    """Return the settings in a file.
 
     Args:
-        output: it is what the program itself printed; other files list machines of other jobs.
+        output: the file is the program's own output; other files may list machines of other jobs.
     """
     if FORMATS.expressions["launches"].search(text) is None:
         return []
@@ -59,7 +59,7 @@ def said(text: bytes, *, output: bool) -> list[Setting]:
 
 
 def concluded(settings: Iterable[Setting]) -> Layout | None:
-    """Return the layout that these settings give; None where they give none, or contradict each other."""
+    """Return the layout that follows from the settings; None if they do not suffice or contradict each other."""
     values: dict[str, set[str]] = {}
     for setting in settings:
         values.setdefault(setting.name, set()).add(setting.value)
@@ -73,7 +73,7 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
             return None
         counts, certain = tasks, True
     else:
-        # One task for each machine is a launcher, which starts the ranks.
+        # If each machine has one task, that task is a launcher, which starts the ranks.
         each = _numbers(values.get("each", ())) or _shared(values.get("world", ()), len(nodes))
         if len(each) != 1 or "cyclic" in ways:
             return None
@@ -85,7 +85,7 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
 
 
 def _tasks(values: Mapping[str, set[str]], nodes: int) -> tuple[int, ...] | None:
-    """Return the number of tasks of each machine; None where nothing tells, or not all say the same."""
+    """Return the number of tasks of each machine; None if it is unknown or the settings differ."""
     said_of_each = {(number,) * nodes for number in _numbers(values.get("tasks", ()))}
     listed = {_repeated(text) for text in values.get("tasks_of_each", ())}
     found = said_of_each | {counts for counts in listed if len(counts) == nodes}
@@ -98,12 +98,12 @@ def _numbers(words: Iterable[str]) -> set[int]:
 
 
 def _shared(words: Iterable[str], nodes: int) -> set[int]:
-    """Return how many each machine has of so many in all."""
+    """Return the number per machine for each total that the machines can share equally."""
     return {number // nodes for number in _numbers(words) if number % nodes == 0 and number >= nodes}
 
 
 def _repeated(text: str) -> tuple[int, ...]:
-    """Return the numbers of `4(x3),2`."""
+    """Return 4, 4, 4, 2 for `4(x3),2`."""
     found: list[int] = []
     for number, times in FORMATS.expressions["repeated"].findall(text.encode()):
         found += [int(number)] * min(int(times or 1), _MOST)
@@ -111,7 +111,7 @@ def _repeated(text: str) -> tuple[int, ...]:
 
 
 def _way(word: str) -> str | None:
-    """Return how tasks are distributed over machines; None for ways that these rules do not know."""
+    """Return how tasks are distributed over machines: block or cyclic; None for other ways."""
     word = word.partition(":")[0].partition(",")[0]
     return word if word in ("block", "cyclic") else None
 

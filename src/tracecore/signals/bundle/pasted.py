@@ -1,7 +1,7 @@
-"""Texts that somebody copied together: the output of a program, and below it what other commands say of the machine.
+"""Texts that somebody pasted together: the output of a program, followed by output of commands about the machine.
 
-Such a file is read as the program's output, and each part of another format once more as what it is. A part keeps its
-place: everything else is blank, so that lines and offsets are those of the file.
+Such a file is read as the program's output, and each part of another format is read again in its own format. The text
+of a part is the whole file with everything else blank, so that lines and offsets are those of the file.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _LOG_IN = re2.compile(
     rb"(?i)^(?:%s)(?:[-_.]?(?:node|host|server|vm|pro|air))?[-_.]?\d*[a-z]?$" % any_of("log_in").encode()
 )
-#: Commands of a file that are looked at; further ones are left in the text around them.
+#: Limit of the commands in a file that become parts; the output of further ones stays in the text.
 MAX_TABLES = 32
 
 
 def host(text: bytes) -> str | None:
-    """The machine that the prompts of a terminal name; None where they name none, or several."""
+    """Return the machine in the prompts of a terminal; None if there is none, or several."""
     prompts = FORMATS.expressions["prompt"].finditer(text)
     found = {name for match in prompts for name in match.groups() if name and _LOG_IN.match(name) is None}
     return found.pop().decode("utf-8", "replace") if len(found) == 1 else None
 
 
 def pod(text: bytes) -> Attributes:
-    """The pod of which somebody printed the log, by the command above it."""
+    """Return the pod whose log is printed, from the `kubectl` command above it."""
     match = FORMATS.expressions["logs_of"].match(text)
     if match is None:
         return {}
@@ -44,13 +44,13 @@ def pod(text: bytes) -> Attributes:
 
 
 def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
-    """Parts of a text of a program's output that are something else, each as a text of its own.
+    """Return the parts of a program's output that have another format, each as a text.
 
     Args:
         text: the whole file.
     """
     yield from tables(text)
-    # Nearly all files have none, and a bundle may have 100,000.
+    # A bundle may have 100,000 files, and nearly all have no such part.
     if not any(FORMATS.expressions[name].search(text) for name in ("kernel_time", "daemon")):
         return
     lines = [match.group() for match in _LINE.finditer(text)]
@@ -59,7 +59,7 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
     if not system:
         return
     work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
-    # A program may also write what it learns or generates, which is about anything: that stands between its own lines.
+    # A program may also print the text that it trains on or generates. That is between lines of its own.
     if work and system[0] < work[-1] and work[0] < system[-1] and not _are_merged(lines, work, system):
         return
     for kind in ("dmesg", "syslog"):
@@ -69,10 +69,10 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
 
 
 def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
-    """The output of commands, each below its command, from the given one on.
+    """Return the output of the commands in a file, without the first `first` ones.
 
     Args:
-        first: where it is not the first command, what is of no other format is text, which nobody else reads.
+        first: if it is not 0, also return output that is plain text, because nobody else reads that.
     """
     borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
     for begin, end in pairwise(borders[first : first + MAX_TABLES + 1]):
@@ -82,7 +82,7 @@ def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
 
 
 def _system(line: bytes) -> str:
-    """The format of a line of the kernel or of a program of the system, with its time; empty for other lines."""
+    """Return the format of a line with a time from the kernel or a system program; empty for other lines."""
     kind = "" if line.startswith(FORMATS.words["kernel"]) else kind_of_line(line)
     if kind == "syslog":
         if kernel_lines.HOSTLESS.match(line):
@@ -93,16 +93,16 @@ def _system(line: bytes) -> str:
 
 
 def _are_merged(lines: list[bytes], work: list[int], system: list[int]) -> bool:
-    """Whether somebody merged the logs of a machine and a program: all lines with a time are in order, by full dates.
+    """Whether a machine's and a program's logs were merged: all lines that have times are in order, by full dates.
 
-    What a program quotes is of some other time.
+    Lines that a program quotes have other times.
     """
     found = {number: stamp for number, line in enumerate(lines) if (stamp := stamps.find(line)) is not None}
     if any(stamp.missing for stamp in found.values()) or not all(number in found for number in system):
         return False
     own = [number for number in work if number in found]
     if not own or own[0] > system[-1] or own[-1] < system[0]:
-        return False  # the program's lines have no times, so nothing is known of their order
+        return False  # the program's lines have no times, so their order is unknown
     return all(before.nanos <= after.nanos for before, after in pairwise(found.values()))
 
 
