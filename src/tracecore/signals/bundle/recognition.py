@@ -10,6 +10,7 @@ import re2
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.wrapping import wrapping
 from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.logs.dialects import whole_bars
 
 #: The layer of each format. The formats are also the keys of the tables of readers.
 LAYER_OF = FORMATS.layers
@@ -108,7 +109,7 @@ def _by_content(head: bytes, complete: bool) -> str:
 
 
 def _by_line(sample: bytes) -> str:
-    lines = [line for line in sample[:16_384].replace(b"\r", b"\n").split(b"\n") if line.strip()][:40]
+    lines = [line for line in whole_bars(sample[:16_384]).replace(b"\r", b"\n").split(b"\n") if line.strip()][:40]
     if not lines:
         return "text"
     if any(line[:1] == b"#" for line in lines) or b'="' in sample:
