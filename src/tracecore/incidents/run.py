@@ -92,6 +92,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
+        last_places: the offset of the last report in each file.
         pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
@@ -119,6 +120,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+    last_places: dict[str, int] = msgspec.field(default_factory=dict)
     pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
@@ -386,6 +388,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         if last is not None and not last.approximate and not fact.approximate:
             attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - last.end)
         attempt.last_steps[rank] = fact
+        path, offset = fact.source.path, fact.source.offset
+        attempt.last_places[path] = max(attempt.last_places.get(path, 0), offset)
         attempt.saving.pop(rank, None)
         if attempt.bad:
             # Whoever makes steps was started in the end.
@@ -464,8 +468,7 @@ def _is_last_word(attempt: JobAttempt, fact: Fact) -> bool:
     """Whether no step was reported after this; without times, none further down the same file."""
     if not fact.approximate:
         return fact.end >= attempt.progress
-    last = [step for step in attempt.last_steps.values() if step.source.path == fact.source.path]
-    return all(step.source.offset < fact.source.offset for step in last)
+    return attempt.last_places.get(fact.source.path, -1) < fact.source.offset
 
 
 def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
