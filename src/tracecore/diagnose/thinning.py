@@ -141,8 +141,8 @@ class Thinning:
         """Take a fact if it is progress, and return whether it is."""
         if type(fact) is not Progress:
             if isinstance(fact, FAILURES):
-                for reports in self._ranks.values():
-                    reports.fail()
+                for rank in self._ranks.values():
+                    rank.fail()
             return False
         reports = self._ranks.get(fact.rank)
         if reports is None:
