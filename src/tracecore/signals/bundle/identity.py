@@ -20,6 +20,10 @@ _SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|er
 _RANK = re2.compile(
     r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker(?:log)?|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
 )
+#: `worker_1_0.log` of the second machine's first process, or of the second process' first attempt.
+_TWO_NUMBERS = re2.compile(
+    r"(?i)(?:^|[^a-z])(?:worker|trainer|task|proc(?:ess)?)[_.-]?\d{1,7}[_-]\d{1,3}(?:[^0-9a-z]|$)"
+)
 _LOCAL = re2.compile(r"(?i)local[_-]?rank|^device\d")
 #: Scripts for MindSpore make one folder for each device of a machine.
 _DEVICE = re2.compile(r"^device(\d{1,4})$")
@@ -75,6 +79,8 @@ def of(path: str) -> Attributes:
     for part in [name, *parts[1:-1][:-3:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
             break
+        if part == name and _TWO_NUMBERS.search(part):
+            continue
         if match := _RANK.search(part) or (_DEVICE.match(part) if part != name else None):
             kind = "local_rank" if _LOCAL.search(part) else "rank"
             found[f"gen_ai.training.{kind}"] = int(match.group(1))
