@@ -192,6 +192,10 @@ NodeName=node-8 Arch=x86_64
 """
 
 
+def test_scontrol_with_something_else_below(make: Make) -> None:
+    assert [*slurm.read_scontrol(make(f"{SCONTROL}\n$ tail slurm-4711.out\nstep 1 done\n", "scontrol"), CLOCK)]
+
+
 def test_scontrol(make: Make) -> None:
     job, down, idle = slurm.read_scontrol(make(SCONTROL, "scontrol"), CLOCK)
     assert job["log"]["attributes"] == {

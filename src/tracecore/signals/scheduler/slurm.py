@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -318,7 +319,7 @@ def _pairs(text: str) -> dict[str, str]:
     """`Key=value` pairs whose values may hold spaces."""
     found: dict[str, str] = {}
     marks = list(_PAIR.finditer(text))
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+    for mark, following in zip_longest(marks, marks[1:]):
         end = following.start() if following is not None else len(text)
         found.setdefault(mark.group(1), text[mark.end() : end].strip())
     return found
