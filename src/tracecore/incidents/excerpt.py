@@ -81,15 +81,19 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     """
     if not source.line or source.length <= 0:
         return None
-    stream = next((stream for stream in bundle.streams if stream.path == source.path), None)
-    if stream is None:
-        return None
     begin = source.offset + max(0, source.length - _BYTES)
-    try:
-        with stream.open() as file:
-            before = _enter(file, source.offset, begin)
-            raw = exactly(file, min(source.length, _BYTES))
-    except archive.ERRORS:
+    before, raw = 0, b""
+    # In each section of a pasted text the others are blank.
+    for stream in (stream for stream in bundle.streams if stream.path == source.path):
+        try:
+            with stream.open() as file:
+                before = _enter(file, source.offset, begin)
+                raw = exactly(file, min(source.length, _BYTES))
+        except archive.ERRORS:
+            return None
+        if raw.strip():
+            break
+    if not raw:
         return None
     number = source.line + before
     lines = [_fitting(line) for line in _shown(raw, bundle).split("\n")]

@@ -36,6 +36,7 @@ from tracecore.signals.bundle import (
 )
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
+from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.opening import (
     GIVEN,
     aside,
@@ -75,6 +76,8 @@ EXPORTS = 4 * exports.MAX_SIZE
 
 #: Formats whose lines have times.
 TIMED = frozenset({"text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi", "ibstat"})
+#: Formats of lines. Each line is looked at by itself.
+_LINES = frozenset({"text", "cri", "docker", "syslog", "dmesg", "journal_json", "journal_export"})
 #: Labels of recorded cases and lists of contents, which are no part of the bundle.
 IGNORED = frozenset({"truth.json", "tracecore-manifest.json"})
 
@@ -211,8 +214,8 @@ class _Search:
         #: The modification time of the current file or member of an archive.
         self.modified = self.now
         self.processes: dict[str, ordinals.Processes] = {}
-        #: Names of machines that occur in files, by path.
-        self.machines: dict[str, frozenset[str]] = {}
+        #: Names of machines that occur in files, by the `id` of the stream: sections of a file share its path.
+        self.machines: dict[int, frozenset[str]] = {}
         self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         self.places = place_statements.Statements()
@@ -440,7 +443,67 @@ class _Search:
             # An archive may have two members with the same name.
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
-        tail, size = (b"", len(head)) if complete else end_of_file(file, head, size)
+        if complete and (sections := pasted.sections(head, relative.rsplit("/", 1)[-1])):
+            self._add_sections(path, relative, opener, head, sections, resource)
+            return
+        self._add(path, relative, opener, size, head, file, resource)
+
+    def _add_sections(
+        self,
+        path: str,
+        relative: str,
+        opener: Opener,
+        text: bytes,
+        sections: Sequence[pasted.Section],
+        resource: Attributes | None,
+    ) -> None:
+        """Add the parts of a text that are files of several formats, each as the file that it was."""
+        noted, added = len(self.stamps), len(self.streams)
+        host = pasted.host(text)
+        for one in sections:
+            part = text[one.begin : one.end]
+            whole = f"{relative.rpartition('/')[0]}/{one.name.lstrip('/')}" if one.name else relative
+            own = identity.of(whole) | (resource or {}) | one.resource
+            if host is not None and "k8s.pod.name" not in own:
+                own.setdefault("host.name", host)
+            shown = partial(pasted.opened, opener, one.begin, one.end)
+            self._add(path, whole, shown, one.end, part, io.BytesIO(part), own, before=text[: one.begin])
+        self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
+        rest = text
+        for stream in self.streams[added:]:
+            if stream.format in ("dmesg", "syslog") and stream.last_uptime is None and not stream.ahead:
+                with stream.open() as file:
+                    part = exactly(file, len(text))
+                if shift := clocks.ahead(text, part):
+                    stream.ahead = shift
+                    rest = clocks.without(rest, part)
+        if rest is not text:
+            # The end of the bundle is not where the other clock has it.
+            del self.stamps[noted:]
+            self.note_times(times(rest, b"")[1])
+
+    def _add(
+        self,
+        path: str,
+        relative: str,
+        opener: Opener,
+        size: int | None,
+        head: bytes,
+        file: BinaryIO,
+        resource: Attributes | None,
+        *,
+        before: bytes | None = None,
+    ) -> None:
+        """Add a file as what it is.
+
+        Args:
+            before: the text before it, where it is a section of a file; it is complete then.
+        """
+        complete = before is not None or len(head) < HEAD
+        if before is not None:
+            tail = b""
+        else:
+            tail, size = (b"", len(head)) if complete else end_of_file(file, head, size)
         if not file.seekable():
             most = max(4 * self.limits.ratio_from, self.limits.ratio * self.compressed)
             if self.expanded + (size or 0) > most:
@@ -480,6 +543,7 @@ class _Search:
         elif found.format in (
             "kubernetes_audit",
             "kubernetes_json",
+            "kubernetes_table",
             "kubernetes_yaml",
             "journal_json",
             "journal_export",
@@ -492,7 +556,7 @@ class _Search:
             if stream.boot_time is not None and stream.last_uptime is not None:
                 self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
         if said := machines.names(stream, whole_head):
-            self.machines[path] = said
+            self.machines[id(stream)] = said
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
@@ -514,22 +578,35 @@ class _Search:
         self.streams.append(stream)
         if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
+        elif before is not None and found.format not in _LINES and FORMATS.expressions["work"].search(head):
+            # Nothing tells where the table ends and a program's lines begin again.
+            self.streams.append(
+                msgspec.structs.replace(stream, format="text", layer="stdout", resource=dict(stream.resource))
+            )
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
-            self._add_pasted(stream, head, pasted.parts(head), noted)
+            self._add_pasted(stream, head, pasted.parts(head), noted, before or b"")
         elif complete and found.format != "text":
-            self._add_pasted(stream, head, pasted.tables(head, first=1), noted)
+            self._add_pasted(stream, head, pasted.tables(head, first=1), noted, before or b"")
 
-    def _add_pasted(self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int) -> None:
-        """Add the output of other programs that is pasted into a file; `noted` stamps were known before the file."""
+    def _add_pasted(
+        self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int, before: bytes
+    ) -> None:
+        """Add the output of other programs that is pasted into a file.
+
+        Args:
+            noted: how many stamps were known before the file.
+            before: the text above this one, if it is a section of a file.
+        """
         for found, part in parts:
+            shown = pasted.blank(before) + part
             stream = Stream(
                 path=around.path,
                 format=found.format,
                 layer=found.layer,
-                open=partial(io.BytesIO, part),
-                size=len(part),
+                open=partial(io.BytesIO, shown),
+                size=len(shown),
                 resource=dict(around.resource),
             )
             if found.format in ("dmesg", "syslog"):

@@ -66,7 +66,8 @@ def stamp_of(raw: bytes) -> Stamp | None:
 
 def recorded_times(sample: bytes) -> list[int]:
     """Return the latest time in Kubernetes objects, journal entries or torchelastic's error files, if there is one."""
-    found = [stamps.parse(text.decode()) or 0 for text in FORMATS.expressions["happened"].findall(sample)]
+    told = [text for name in ("happened", "last_seen") for text in FORMATS.expressions[name].findall(sample)]
+    found = [stamps.parse(text.decode()) or 0 for text in told]
     found += [int(micros) * 1000 for micros in FORMATS.expressions["journaled"].findall(sample)]
     found += [int(seconds) * stamps.SECOND for seconds in FORMATS.expressions["raised"].findall(sample)]
     found = [time for time in found if stamps.is_plausible(time)]

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import msgspec
@@ -62,8 +62,13 @@ class KeptPieces:
 
     def read(self, path: str, offset: int, data: bytes) -> None:
         known = self._read.setdefault(path, {})
-        new = len(data) - len(known.get(offset, b""))
-        if new <= 0:
+        same = known.get(offset, b"")
+        if same and not data.startswith(same) and not same.startswith(data):
+            # Another section of a pasted text: what is blank in one is not in the other.
+            lines = zip_longest(same.split(b"\n"), data.split(b"\n"), fillvalue=b"")
+            data = b"\n".join(mine if mine.strip() else other for mine, other in lines)
+        new = len(data) - len(same)
+        if new < 0 or data == same:
             return
         if new > self._left:
             self.left_out += 1

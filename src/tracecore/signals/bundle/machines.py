@@ -57,13 +57,13 @@ def is_name(word: str) -> bool:
 
 
 def settle(
-    streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]], told: Iterable[str] = ()
+    streams: list[Stream], folders: dict[str, str], said: dict[int, frozenset[str]], told: Iterable[str] = ()
 ) -> None:
     """Set the machine of files that do not name one.
 
     Args:
         folders: the folder of each file, relative to the path that the user named.
-        said: the result of `names` by path.
+        said: the result of `names` by the `id` of the stream.
         told: machines on which ranks run, from statements in files.
     """
     _settle_folders(streams, folders)
@@ -74,7 +74,7 @@ def settle(
             stem = stream.path.rpartition("/")[2].partition(".")[0]
             if (name := _TOGETHER.sub("", stem)) != stem and is_name(name) and "k8s.pod.name" not in stream.resource:
                 stream.resource.setdefault("host.name", name)
-            known |= said.get(stream.path, frozenset())
+            known |= said.get(id(stream), frozenset())
             if isinstance(host := stream.resource.get("host.name"), str):
                 known.add(host)
     if not known:
@@ -89,9 +89,9 @@ def settle(
             name = stream.path.rpartition("/")[2].partition(".")[0]
             if is_name(name) and _DIGITS.sub("0", name) in kinds:
                 stream.resource["host.name"] = hosts.get(name, name)
-            elif len(set(map(_short, known))) == 1 and not said.get(stream.path):
+            elif len(set(map(_short, known))) == 1 and not said.get(id(stream)):
                 stream.resource["host.name"] = max(known, key=len)
-        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(stream.path, frozenset()), hosts)):
+        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts)):
             stream.resource["host.name"] = host
 
 

@@ -6,13 +6,19 @@ of a part is the whole file with everything else blank, so that lines and offset
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import BinaryIO
 
+import msgspec
 import re2
 
 from tracecore.signals import stamps
+from tracecore.signals.bundle.archive import Opener
 from tracecore.signals.bundle.formats import FORMATS, any_of
+from tracecore.signals.bundle.machines import is_name
+from tracecore.signals.bundle.opening import exactly
 from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recognise
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.record import Attributes
@@ -43,6 +49,86 @@ def pod(text: bytes) -> Attributes:
     return found | ({"k8s.namespace.name": space.group(1).decode()} if space else {})
 
 
+class Section(msgspec.Struct, frozen=True):
+    """A part of a text below the command that printed it, or below a title that names a file.
+
+    Args:
+        begin, end: where it stands in the text.
+        name: the file that its first line names; "" where it names none.
+        resource: the machine, pod and rank that its first line names.
+    """
+
+    begin: int
+    end: int
+    name: str = ""
+    resource: Attributes = {}
+
+
+def sections(text: bytes, name: str) -> Sequence[Section]:
+    """Return the parts of a text that are files of several formats; () where it is one file.
+
+    Args:
+        text: the whole file.
+        name: its own name.
+    """
+    borders = _borders(text)
+    if not borders:
+        return ()
+    found = [] if not text[: borders[0].begin].strip() else [Section(0, borders[0].begin)]
+    for border, end in zip(borders, [*(border.begin for border in borders[1:]), len(text)], strict=True):
+        found.append(msgspec.structs.replace(border, begin=border.end, end=end))
+    kinds = {recognise(text[one.begin : one.end], b"", one.name or name, True).format for one in found}
+    return found if len(kinds - {""}) > 1 else ()
+
+
+def _borders(text: bytes) -> list[Section]:
+    """The first lines of sections: what each names, from where it stands to where the text below it begins."""
+    found: dict[int, Section] = {}
+    for match in FORMATS.expressions["section_command"].finditer(text):
+        prompt, short, remote, command = (group or b"" for group in match.groups())
+        host = remote or (b"" if command.startswith((b"kubectl", b"oc ", b"k ")) else prompt or short)
+        resource: Attributes = pod(match.group())
+        if host and _LOG_IN.match(host) is None:
+            resource["host.name"] = host.decode("utf-8", "replace")
+        # What a command prints is recognised together with the command.
+        found[match.start()] = Section(match.start(), match.start(), _file(command), resource)
+    for match in FORMATS.expressions["section_title"].finditer(text):
+        title = match.group(1).strip(b" \t\r=#*<-")
+        found.setdefault(match.start(), Section(match.start(), match.end(), _file(title), _of_title(title)))
+    borders = [found[place] for place in sorted(found)]
+    return borders[: MAX_TABLES - 1]
+
+
+def _of_title(title: bytes) -> Attributes:
+    resource = pod(title + b"\n")
+    if resource:
+        return resource
+    hosts = {host.decode("utf-8", "replace") for host in FORMATS.expressions["section_host"].findall(title)}
+    if len(named := {host for host in hosts if is_name(host)}) == 1:
+        resource["host.name"] = named.pop()
+    ranks = set(FORMATS.expressions["section_rank"].findall(title))
+    if len(ranks) == 1:
+        resource["gen_ai.training.rank"] = int(ranks.pop())
+    return resource
+
+
+def _file(line: bytes) -> str:
+    """The file that a command prints or a title names; "" where it names none, or several."""
+    if FORMATS.expressions["section_dmesg"].match(line):
+        return "dmesg"
+    if line.startswith((b"kubectl", b"oc ")):
+        return ""
+    found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def opened(opener: Opener, begin: int, end: int) -> BinaryIO:
+    """Open a file of which only one section is shown, in its place."""
+    with opener() as file:
+        text = exactly(file, end)
+    return io.BytesIO(blank(text[:begin]) + text[begin:])
+
+
 def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
     """Return the parts of a program's output that have another format, each as a text.
 
@@ -64,7 +150,7 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
         return
     for kind in ("dmesg", "syslog"):
         if kind in kinds:
-            shown = (line if kind == its else _blank(line) for line, its in zip(lines, kinds, strict=True))
+            shown = (line if kind == its else blank(line) for line, its in zip(lines, kinds, strict=True))
             yield Recognised(kind, FORMATS.layers[kind]), b"".join(shown)
 
 
@@ -78,7 +164,7 @@ def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
     for begin, end in pairwise(borders[first : first + MAX_TABLES + 1]):
         found = recognise(text[begin:end], b"", "", True)
         if found.format and (first or found.format not in ("text", "dmesg", "syslog")):
-            yield found, _blank(text[:begin]) + text[begin:end]
+            yield found, blank(text[:begin]) + text[begin:end]
 
 
 def _system(line: bytes) -> str:
@@ -106,5 +192,6 @@ def _are_merged(lines: list[bytes], work: list[int], system: list[int]) -> bool:
     return all(before.nanos <= after.nanos for before, after in pairwise(found.values()))
 
 
-def _blank(text: bytes) -> bytes:
+def blank(text: bytes) -> bytes:
+    """Return as many lines of the same length, with nothing in them."""
     return text.translate(_BLANK)
