@@ -27,8 +27,6 @@ _PIDS: Final = ("pid", "victim_pid")
 _WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
 #: What ranks that read or write on a machine wait for.
 OF_STORAGE: Final = frozenset({"storage_failure", "checkpointer_hang", "dataloader_hang"})
-#: What the program does wrong, most often.
-_OF_PROGRAM: Final = frozenset({"worker_crash", "gpu_app_fault", "training_divergence", "collective_mismatch"})
 #: Ranks of a job of which the missing ones are named.
 _MOST: Final = 16_384
 #: Names that every machine has for itself.
@@ -113,16 +111,9 @@ def missing(size: object, count: object, attempt: JobAttempt | None, run: JobRun
     return tuple(sorted(waiting)) if len(waiting) == count else ()
 
 
-def nodes_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
-    """Return the machines of these ranks, where all of them are known.
-
-    Of a failure of the program the machine says something only where the job has another one.
-    """
+def nodes_of(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the machines of these ranks, where all of them are known."""
     if attempt is None or len(run.jobs()) > 1 or not ranks:
-        return ()
-    placed = run.placement.nodes.values()
-    machines = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes, *placed)}
-    if root.name in _OF_PROGRAM and len(machines - _HERE) < 2:
         return ()
     found: set[str] = set()
     for rank in ranks:
