@@ -308,7 +308,7 @@ class _Records:
             line.stamp = stamps.find(line.text)
         shape = shape_of(line)
         if line.rank is None and isinstance(shape, Traceback):
-            line.rank = self._announced(data, position)
+            self._announce(line, data, position)
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
         attributes = self._attributes(line, inferred=inferred)
@@ -411,10 +411,17 @@ class _Records:
                     return stamp
         return None
 
-    def _announced(self, data: bytes, position: int) -> int | None:
-        """Return the rank in the line above a traceback. Loggers print an exception right below their message."""
+    def _announce(self, line: UnwrappedLine, data: bytes, position: int) -> None:
+        """Give a traceback the rank and the time of the line above it, if that line names a rank.
+
+        Loggers print an exception right below their message.
+        """
         above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
-        return dialects.announced(above.rstrip(b"\r\n").rpartition(b"\n")[2])
+        message = above.rstrip(b"\r\n").rpartition(b"\n")[2]
+        line.rank = dialects.announced(message)
+        if line.rank is not None and line.stamp is None:
+            above_it = self._dialect(message)
+            line.stamp = above_it.stamp or stamps.find(above_it.text)
 
     def _anchor(self, offset: int) -> int:
         """Return a time for a line of a stream without any so far: one nanosecond per byte, always ascending."""
