@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _PIDS: Final = ("pid", "victim_pid")
 #: What hits every process of a machine.
 _WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
+#: What is wrong with one GPU.
+OF_GPU: Final = frozenset({"gpu_fault", "hbm_ecc", "pcie_aer", "cuda_oom", "gpu_app_fault"})
 #: What ranks that read or write on a machine wait for.
 OF_STORAGE: Final = frozenset({"storage_failure", "checkpointer_hang", "dataloader_hang"})
 #: Ranks of a job of which the missing ones are named.
@@ -123,6 +125,14 @@ def nodes_of(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> t
             return ()
         found.add(node)
     return tuple(sorted(found))
+
+
+def gpus_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the GPU of the one rank whose GPU failed, by its own words."""
+    if root.name not in OF_GPU or attempt is None or len(run.jobs()) > 1 or len(ranks) != 1:
+        return ()
+    found = {gpu for (_, gpu), rank in run.placement.of_gpus.items() if rank == ranks[0]}
+    return tuple(found) if len(found) == 1 else ()
 
 
 def rank_of_local(node: str, local: int, attempt: JobAttempt | None, run: JobRun) -> int | None:
