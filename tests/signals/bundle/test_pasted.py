@@ -74,7 +74,7 @@ SYSTEM = "Mar 04 11:22:33 gx-4 kernel: eth0: link up\nMar 04 11:22:35 gx-4 kerne
     ("text", "streams"),
     [
         (
-            f"### /var/log/messages (gx-4)\n{SYSTEM}\n### run.out (rank 3)\n{OUTPUT}",
+            f"### /var/log/messages (gx-4)\n{SYSTEM}\n### run.out (rank 3, step 9)\n{OUTPUT}",
             [("syslog", {"host.name": "gx-4"}), ("text", {"gen_ai.training.rank": 3})],
         ),
         (
