@@ -58,7 +58,15 @@ def read_sacct(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
 
 
 def _cells(line: str, spans: list[tuple[int, int]]) -> list[str]:
-    return [line[start:end] for start, end in spans[:-1]] + [line[spans[-1][0] :]]
+    """Return the cells of a row. Where the ruler's gaps cut words, as in a table that was copied by hand, each word
+    belongs to the column below which most of it stands."""
+    if all(line[end : end + 1].isspace() for _, end in spans[:-1] if end < len(line)):
+        return [line[start:end] for start, end in spans[:-1]] + [line[spans[-1][0] :]]
+    cells: list[list[str]] = [[] for _ in spans]
+    for word in re2.finditer(r"\S+", line):
+        below = [min(word.end(), end) - max(word.start(), start) for start, end in spans]
+        cells[below.index(max(below))].append(word.group())
+    return [" ".join(words) for words in cells]
 
 
 def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: Source) -> LogSignal | None:
