@@ -89,6 +89,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         stalls: facts that say it stopped making progress.
         finished: the program says that it is complete.
         done: ranks that say so.
+        ended_well: the last container of every pod of the job ended with status 0.
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
@@ -117,6 +118,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     finished: bool = False
     done: dict[int, RunFinished] = msgspec.field(default_factory=dict)
     completed: bool = False
+    ended_well: bool = False
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
@@ -146,7 +148,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         if any(status.alive for status in self.ended.values()):
             # A launcher that outlived its workers' last failure has not ended well.
             return "failed" if self.bad else "unended"
-        if codes or self.completed:
+        if codes or self.completed or self.ended_well:
             return "finished"
         if self.bad:
             return "failed"
@@ -245,7 +247,9 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         job = fact.job or default
         number = _last_by(fact, job, attempts) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
+    well = _jobs_that_ended_well(endings, default, attempts, placement)
     for attempt in attempts.values():
+        attempt.ended_well = attempt.job in well
         if len(names) <= 1:
             attempt.ranks.update(logs)
         _settle(attempt)
@@ -276,6 +280,29 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         waiting_pods={fact.pod for fact in facts if isinstance(fact, CniEvent) and fact.pod},
         machine=machines.pop() if len(machines) == 1 else None,
     )
+
+
+def _jobs_that_ended_well(
+    endings: Iterable[Fact], default: str, attempts: dict[tuple[str, int], JobAttempt], placement: Placement
+) -> set[str]:
+    """Return the jobs whose containers all ended with status 0 at last, whatever happened to those before them.
+
+    Every pod that left lines, and every pod that is listed, has to be among them: one that has not ended may hang.
+    """
+    last: dict[str, dict[tuple[str, str | None], ContainerTerminated]] = {}
+    for fact in endings:
+        if isinstance(fact, ContainerTerminated) and fact.pod:
+            mine = last.setdefault(fact.job or default, {})
+            key = fact.pod.rpartition("/")[2], fact.container
+            if key not in mine or (mine[key].attempt, mine[key].end) <= (fact.attempt, fact.end):
+                mine[key] = fact
+    if len(last) != 1:
+        return set()
+    job, ends = last.popitem()
+    needed = {pod.rpartition("/")[2] for (name, _), one in attempts.items() if name == job for pod in one.pods}
+    needed |= set(placement.pod_nodes)
+    well = all(fact.exit_code == 0 for fact in ends.values())
+    return {job} if well and needed <= {pod for pod, _ in ends} else set()
 
 
 def _is_of_fabric(fact: Fact) -> bool:
