@@ -168,6 +168,7 @@ class JobRun(msgspec.Struct, kw_only=True):
         transport: what was measured of the links, ports and connections between ranks, oldest first.
         damaged: reports of processes that the kernel ended for damaged memory, oldest first.
         waiting_pods: pods that got no network.
+        full_names: pods with their namespaces, by their names, where no two namespaces have one of that name.
         machine: the only one whose kubelet refuses a pod, which it does where a GPU failed.
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
@@ -182,6 +183,7 @@ class JobRun(msgspec.Struct, kw_only=True):
     placement: Placement = msgspec.field(default_factory=Placement)
     pod_nodes: dict[str, str] = msgspec.field(default_factory=dict)
     waiting_pods: set[str] = msgspec.field(default_factory=set)
+    full_names: dict[str, str] = msgspec.field(default_factory=dict)
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -277,6 +279,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         hung=hung[:_TROUBLE],
         placement=placement,
         pod_nodes=_pod_nodes(facts, placement),
+        full_names=_full_names(facts),
         waiting_pods={fact.pod for fact in facts if isinstance(fact, CniEvent) and fact.pod},
         machine=machines.pop() if len(machines) == 1 else None,
     )
@@ -316,6 +319,15 @@ def _pod_nodes(facts: Sequence[Fact], placement: Placement) -> dict[str, str]:
         if fact.pod and fact.node:
             found.setdefault(fact.pod.rpartition("/")[2], set()).add(fact.node)
     return {pod: nodes.pop() for pod, nodes in found.items() if len(nodes) == 1}
+
+
+def _full_names(facts: Sequence[Fact]) -> dict[str, str]:
+    """Return pods with their namespaces, by their names; none of those that two namespaces have."""
+    found: dict[str, set[str]] = {}
+    for fact in facts:
+        if fact.pod and "/" in fact.pod:
+            found.setdefault(fact.pod.rpartition("/")[2], set()).add(fact.pod)
+    return {pod: names.pop() for pod, names in found.items() if len(names) == 1}
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
