@@ -7,7 +7,7 @@ distribution in the environment of a process. If a setting has two different val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,9 @@ from tracecore.signals.scheduler import slurm
 
 #: Limit of the machines and ranks of one job.
 _MOST: Final = 16_384
+
+#: Settings that list the machines; the first that somebody has counts.
+_LISTS: Final = ("nodes", "nodes_of_output", "nodes_of_account")
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -58,12 +61,18 @@ def said(text: bytes, *, output: bool) -> list[Setting]:
     return list(found)
 
 
-def concluded(settings: Iterable[Setting]) -> Layout | None:
-    """Return the layout that follows from the settings; None if they do not suffice or contradict each other."""
+def concluded(settings: Iterable[Setting], placed: Mapping[str, Collection[int]]) -> Layout | None:
+    """Return the layout that follows from the settings; None if they do not suffice or contradict each other.
+
+    Args:
+        placed: the ranks of machines, from other statements. They give the number of ranks of each machine if no
+            setting has it.
+    """
     values: dict[str, set[str]] = {}
     for setting in settings:
         values.setdefault(setting.name, set()).add(setting.value)
-    lists = {tuple(slurm.hosts(text)) for text in values.get("nodes", ()) or values.get("nodes_of_output", ())}
+    listed = next(filter(None, map(values.get, _LISTS)), ())
+    lists = {tuple(slurm.hosts(text)) for text in listed}
     if len(lists) != 1 or not (nodes := lists.pop()) or len(set(nodes)) != len(nodes):
         return None
     tasks = _tasks(values, len(nodes))
@@ -75,6 +84,7 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
     else:
         # If each machine has one task, that task is a launcher, which starts the ranks.
         each = _numbers(values.get("each", ())) or _shared(values.get("world", ()), len(nodes))
+        each = each or _by_example(nodes, placed)
         if len(each) != 1 or "cyclic" in ways:
             return None
         counts, certain = (each.pop(),) * len(nodes), len(nodes) == 1
@@ -100,6 +110,17 @@ def _numbers(words: Iterable[str]) -> set[int]:
 def _shared(words: Iterable[str], nodes: int) -> set[int]:
     """Return the number per machine for each total that the machines can share equally."""
     return {number // nodes for number in _numbers(words) if number % nodes == 0 and number >= nodes}
+
+
+def _by_example(nodes: Sequence[str], placed: Mapping[str, Collection[int]]) -> set[int]:
+    """Return how many ranks each machine has, where two or more have so many, each those of its place in the list."""
+    found = {place: set(placed[node]) for place, node in enumerate(nodes) if node in placed}
+    counts = {len(ranks) for ranks in found.values()}
+    if len(found) < 2 or len(counts) != 1:
+        return set()
+    count = next(iter(counts))
+    fits = all(ranks == set(range(place * count, place * count + count)) for place, ranks in found.items())
+    return counts if fits else set()
 
 
 def _repeated(text: str) -> tuple[int, ...]:

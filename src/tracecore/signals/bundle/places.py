@@ -91,9 +91,13 @@ def _joined(
     if in_row := list(_in_a_row(seats, listed)):
         seats += in_row
         joined(seats, nodes)
-    if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
+    known = _by(seats, "node", "rank")
+    if not machines and (layout := layouts.concluded(settings, known)) is not None and _holds(layout, seats):
         machines = dict(layout.machines)
         seats += _of_machines(machines, aliases)
+        joined(seats, nodes)
+    if beside := list(_beside(seats, _each(settings))):
+        seats += beside
         joined(seats, nodes)
     return seats, machines or _whole(seats)
 
@@ -215,12 +219,44 @@ def _of_pods(
 
 def _of_numbers(statements: Iterable[Told], settings: Iterable[Setting]) -> Iterator[Seat]:
     """Return the processes of pods that a table numbers, if the launcher's settings give their number in each pod."""
-    each = {setting.value for setting in settings if setting.name == "each"}
-    count = int(each.pop()) if len(each) == 1 else 0
+    count = _each(settings)
     for one in statements:
-        if one.pod and one.number is not None and not one.gpu and 0 < count <= SLOTS:
+        if one.pod and one.number is not None and not one.gpu and count:
             for local in range(count):
                 yield Seat(rank=one.number * count + local, local=local, pod=one.pod.rpartition("/")[2])
+
+
+def _each(settings: Iterable[Setting]) -> int:
+    """Return how many ranks a launcher starts on each machine; 0 where nothing tells, or not all say the same."""
+    each = {setting.value for setting in settings if setting.name == "each"}
+    count = int(each.pop()) if len(each) == 1 else 0
+    return count if count <= SLOTS else 0
+
+
+def _beside(seats: Sequence[Seat], each: int) -> Iterator[Seat]:
+    """The ranks that a machine has beside those that are placed there.
+
+    A launcher gives a machine ranks that follow each other, in the order of their local ranks. So a rank below or
+    between two of those is on the same machine; and if it starts so many on each, all of such a block.
+    """
+    placed = _certain(_by(seats, "rank", "node"))
+    machines: dict[str, dict[int, int | None]] = {}
+    for seat in seats:
+        if seat.rank is not None and seat.node and placed.get(seat.rank) == seat.node:
+            mine = machines.setdefault(seat.node, {})
+            mine[seat.rank] = seat.local if seat.local is not None else mine.get(seat.rank)
+    for node, ranks in machines.items():
+        firsts = {rank - local for rank, local in ranks.items() if local is not None}
+        if each and len({rank // each for rank in ranks}) == 1:
+            first = max(ranks) // each * each
+            end = first + each
+        elif firsts and (len(ranks) > 1 or firsts == {0}):
+            first, end = min(firsts), max(rank for rank, local in ranks.items() if local is not None) + 1
+        else:
+            continue
+        block = range(first, end)
+        if firsts <= {first} and len(block) <= SLOTS and all(placed.get(rank, node) == node for rank in block):
+            yield from (Seat(rank=rank, local=rank - first, node=node) for rank in block if rank not in placed)
 
 
 def _in_a_row(seats: Iterable[Seat], listed: Iterable[tuple[str, str]]) -> Iterator[Seat]:
