@@ -59,6 +59,7 @@ from tracecore.signals.bundle.settling import (
     settle_sole_processes,
     settle_time,
 )
+from tracecore.signals.bundle.wrapping import task_machines
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
@@ -524,6 +525,7 @@ class _Search:
             resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
+            tasks=task_machines(head, tail) if found.wrapping == "tasks" else {},
         )
         if found.format == "text" and b"kubectl " in head[:128]:
             stream.resource |= pasted.pod(head)
@@ -570,6 +572,7 @@ class _Search:
             self.told_ranks += process_ranks.said(head, tail)
         if found.layer == "stdout":
             stream.machine_ranks = process_ranks.of_machine(head, tail)
+            stream.launchers = process_ranks.launchers(head)
             stream.single_node = stream.machine_ranks[:1] == (0,) or not (
                 stream.machine_ranks or process_ranks.on_several_machines(head)
             )

@@ -43,7 +43,7 @@ def names(stream: Stream, head: bytes) -> frozenset[str]:
         found = {match.group(2) for line in early if (match := kernel_lines.SYSLOG.match(line))}
     elif stream.format == "prometheus":
         found = set(_LABEL.findall(head[:_BYTES]))
-    elif stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
+    elif stream.layer == "stdout" and not stream.wrapping and "k8s.pod.name" not in stream.resource:
         found = {match.group(1) for line in early if (match := _FIELD.match(line[:160]))}
     else:
         return frozenset()

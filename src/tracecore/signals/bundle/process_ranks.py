@@ -7,7 +7,7 @@ some of the lines give the worker's rank. torchrun writes local ranks, and print
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import re2
 
@@ -83,6 +83,16 @@ def of_launcher(head: bytes) -> tuple[int, ...]:
     if place is None or each is None or not 0 < each <= _MOST_OF_NODE:
         return ()
     return tuple(range(place * each, place * each + each))
+
+
+#: torchrun's first words, after its process; and those of one whose workers failed.
+_STARTING = re2.compile(rb"(?m)^(?: *\d{1,7}: )?[IW]\d{4} [\d:.]+ (\d+) \S*torch/distributed/run\.py:\d+\]")
+_FAILED: Final = b"failed (exitcode:"
+
+
+def launchers(head: bytes) -> int:
+    """Return how many of torchrun's processes start in a log before the workers of one of them fail."""
+    return len(set(_STARTING.findall(head.partition(_FAILED)[0]))) if b"torch/distributed/run.py" in head else 0
 
 
 def on_several_machines(head: bytes) -> bool:

@@ -87,7 +87,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     hinted = _TEXT_SIGNS.search(early) is not None
     signs = (sign for sign in FORMATS.text if hinted or sign.begins)
     layer = next((sign.layer for sign in signs if sign.fits(name, early)), LAYER_OF[found])
-    return Recognised(found, layer, wrapping=wrapping(head))
+    return Recognised(found, layer, wrapping=wrapping(head, tail))
 
 
 def _by_content(head: bytes, complete: bool) -> str:

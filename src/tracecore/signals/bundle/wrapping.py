@@ -13,12 +13,52 @@ _LEVELS = frozenset(FORMATS.words["levels"])
 _LABELLED = re2.compile(rb"^ *\d{1,7}: ?[\[A-Za-z]")
 
 
-def wrapping(head: bytes) -> str:
+#: srun's label before a line of a rank, and before a line of a launcher that starts several ranks.
+_RANK_OF_TASK = re2.compile(rb"(?m)^ *(\d{1,7}): ?\[rank(\d{1,7})\]")
+_LAUNCHER_OF_TASK = re2.compile(
+    rb"(?m)^ *\d{1,7}: [^\n]*(?:Setting OMP_NUM_THREADS environment variable for each process"
+    rb"|failed \(exitcode: -?\d+\) local_rank: [1-9])"
+)
+#: Lines that name the machine of a task: in torchelastic's table of failures, by NCCL, or by srun itself.
+_MACHINE_OF_TASK = (
+    re2.compile(rb"(?m)^ *(\d{1,7}):  +host +: ([A-Za-z][\w.-]*)\r?$"),
+    re2.compile(rb"(?m)^ *(\d{1,7}): ([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] NCCL "),
+)
+_ENDED_TASK = re2.compile(rb"(?m)^srun: error: ([A-Za-z][\w.-]*): task (\d{1,7}): ")
+
+
+def task_machines(head: bytes, tail: bytes) -> dict[str, str]:
+    """Return the machine of each of srun's tasks, if lines of the file name it and agree."""
+    found: dict[str, set[str]] = {}
+    for text in (head, tail):
+        pairs = [pair for expression in _MACHINE_OF_TASK for pair in expression.findall(text)]
+        pairs += [(task, node) for node, task in _ENDED_TASK.findall(text)]
+        for task, node in pairs:
+            found.setdefault(task.decode(), set()).add(node.decode())
+    return {task: nodes.pop() for task, nodes in found.items() if len(nodes) == 1}
+
+
+def _start_ranks(head: bytes, tail: bytes) -> bool:
+    """Whether srun's tasks are launchers, one on each machine. The numbers of tasks are no ranks then."""
+    pairs = {pair for text in (head, tail) for pair in _RANK_OF_TASK.findall(text)}
+    if any(int(task) != int(rank) for task, rank in pairs):
+        return True
+    own = any(int(task) for task, _ in pairs)
+    return not own and any(_LAUNCHER_OF_TASK.search(text) is not None for text in (head, tail))
+
+
+def wrapping(head: bytes, tail: bytes = b"") -> str:
     """Return which of `dialects.WRAPPINGS` at least 90 % of the lines have; if there are few lines, all."""
+    found = _wrapping(head)
+    return "tasks" if found == "srun" and _start_ranks(head, tail) else found
+
+
+def _wrapping(head: bytes) -> str:
     lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _is_of_launcher(line)]
     if len(lines) < 4:
         return "srun" if len(lines) > 1 and all(map(_LABELLED.match, lines)) else ""
-    for name, expression in WRAPPINGS.items():
+    for name in _MAY_WRAP:
+        expression = WRAPPINGS[name]
         # The first lines suffice to exclude nearly all files.
         first = [line for line in lines[:8] if _MAY_WRAP[name](line)]
         if sum(1 for line in first if expression.match(line)) * 2 <= len(lines[:8]):
