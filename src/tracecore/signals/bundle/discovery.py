@@ -177,7 +177,9 @@ def discover(
     settle_sole_processes(search.streams, search.places.told)
     settle_local_ranks(search.streams)
     told = {one.node for _, one in search.places.told if one.node}
-    machines.settle(search.streams, search.folders, search.machines, told)
+    clustered = any(stream.layer == "kubernetes" for stream in search.streams)
+    listed_hosts = set() if clustered else {one.node for _, one in search.places.told if one.slots}
+    machines.settle(search.streams, search.folders, search.machines, told, listed_hosts)
     listed = settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)

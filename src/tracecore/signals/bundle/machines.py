@@ -6,7 +6,7 @@ machines: by a word in the file's name, by a field of its lines, or because the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import re2
 
@@ -57,7 +57,11 @@ def is_name(word: str) -> bool:
 
 
 def settle(
-    streams: list[Stream], folders: dict[str, str], said: dict[int, frozenset[str]], told: Iterable[str] = ()
+    streams: list[Stream],
+    folders: dict[str, str],
+    said: dict[int, frozenset[str]],
+    told: Iterable[str] = (),
+    listed: Collection[str] = (),
 ) -> None:
     """Set the machine of files that do not name one.
 
@@ -65,6 +69,7 @@ def settle(
         folders: the folder of each file, relative to the path that the user named.
         said: the result of `names` by the `id` of the stream.
         told: machines on which ranks run, from statements in files.
+        listed: machines of a launcher's list of hosts. Files may be named after them whatever they are called (`gpu03`).
     """
     _settle_folders(streams, folders)
     _settle_outer_folders(streams, folders, set(map(_short, told)))
@@ -77,10 +82,11 @@ def settle(
             known |= said.get(id(stream), frozenset())
             if isinstance(host := stream.resource.get("host.name"), str):
                 known.add(host)
-    if not known:
+    if not known and not listed:
         return
     short = {host.partition(".")[0]: host for host in sorted(known) if not host[:1].isdigit()}
     hosts = short | {host: host for host in known}
+    named = hosts | {host: host for host in listed}
     kinds = {_DIGITS.sub("0", host) for host in short}
     for stream in streams:
         if "host.name" in stream.resource or "k8s.pod.name" in stream.resource:
@@ -91,7 +97,7 @@ def settle(
                 stream.resource["host.name"] = hosts.get(name, name)
             elif len(set(map(_short, known))) == 1 and not said.get(id(stream)):
                 stream.resource["host.name"] = max(known, key=len)
-        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts)):
+        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts, named)):
             stream.resource["host.name"] = host
 
 
@@ -99,21 +105,25 @@ def _short(host: str) -> str:
     return host if host[:1].isdigit() else host.partition(".")[0]
 
 
-def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str]) -> str | None:
-    """Return the known machine in the name of a file, else the only one in its lines."""
+def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str], named: dict[str, str]) -> str | None:
+    """Return the known machine in the name of a file, else the only one in its lines.
+
+    Args:
+        named: machines that a file may be named after.
+    """
     name = stream.path.rpartition("/")[2]
     parts = [match.span() for match in _PARTS.finditer(name)]
     found = [
         host
         for place, (begin, _) in enumerate(parts)
         for _, end in parts[place : place + _SPAN]
-        if (host := hosts.get(name[begin:end])) is not None
+        if (host := named.get(name[begin:end])) is not None
     ]
     if found:
         longest = {host for host in found if len(host) == max(map(len, found))}
         return longest.pop() if len(longest) == 1 else None
-    named = {hosts[word] for word in words if word in hosts}
-    return named.pop() if len(named) == 1 else None
+    begun = {hosts[word] for word in words if word in hosts}
+    return begun.pop() if len(begun) == 1 else None
 
 
 def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
