@@ -261,6 +261,16 @@ def deaths() -> Iterator[Case]:
         yield from pairs(storage, storage, None, (about(31),), (about(30),), **both)
         yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(30, node="n2"),), **both)
         yield from pairs(storage, storage, None, (about(10),), (about(30),), cause_fields=field, effect_fields=other)
+    cut = "it is the same failed write, by a line that does not say why"
+    full, part = {"tracecore__storage__error": "enospc"}, {"tracecore__storage__error": "write_failed"}
+    why = {"cause_fields": full, "effect_fields": part}
+    noticed = NOTICED // SECOND
+    yield from pairs(storage, storage, cut, (about(30),), (about(10, rank=3),), **why)
+    yield from pairs(storage, storage, cut, (about(10, node="n1"),), (about(10 + noticed, rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(11 + noticed, rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(10, node="n2", rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, rank=2),), (about(10, rank=3),), ranks=((2,), (3,)), **why)
+    yield from pairs(storage, storage, None, (about(30),), (about(10, rank=3),), cause_fields=full, effect_fields=full)
     met = "n1 had lost its storage, and the program met that"
     evicted, eio = {"tracecore__storage__error": "evicted"}, {"tracecore__storage__error": "eio"}
     told = {"cause_fields": evicted, "effect_fields": eio}

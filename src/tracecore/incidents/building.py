@@ -172,6 +172,7 @@ def _suspects(
     if not ranks:
         for t in symptoms:
             same = t.name == root.name == "gpu_fault"
+            same = same or (t.name == root.name == "storage_failure" and rule_conditions.says_why(root, t))
             same = same or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
             if t.ranks and same:
                 ranks = t.suspects.ranks

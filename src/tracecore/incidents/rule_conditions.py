@@ -248,6 +248,18 @@ def same_mount(cause: Footprint, effect: Footprint) -> bool:
     return mounts and told and cause.first - NOTICED <= effect.first <= cause.last + NOTICED
 
 
+#: Errors of storage that say why it took only a part of what was written.
+WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio"})
+
+
+def says_why(cause: Footprint, effect: Footprint) -> bool:
+    """A library says that a write failed and not why, and somebody else why."""
+    errors = [touch.fields.get("tracecore.storage.error") for touch in (cause, effect)]
+    near = abs(cause.first - effect.first) <= NOTICED or not (cause.timed and effect.timed)
+    ranks = not cause.ranks or not cause.ranks.isdisjoint(effect.ranks)
+    return errors[0] in WHY_CUT and errors[1] == "write_failed" and near and ranks
+
+
 #: Errors that a program gets from storage which its machine has lost.
 LOST_STORAGE: Final = frozenset({"eio", "estale", "enotconn", "erofs", "timeout", "not_responding", "write_failed"})
 #: How long after a machine has lost its storage a program may notice.
