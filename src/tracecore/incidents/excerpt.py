@@ -113,6 +113,10 @@ def _fitting(line: str) -> str:
     return line.rstrip() if len(line) <= _WIDTH else f"{line[: _WIDTH // 2]} … {line[-_WIDTH // 2 :].rstrip()}"
 
 
+#: How a file of py-spy begins, and the end of one that is cut.
+_FRAMES: Final = re2.compile(rb"^(?:Process \d+: [^\n]*\nPython v\d|(?:    )?Thread \d+ \(|    \S+ \([^\n:]+:\d+\)\n)")
+
+
 def last_words(
     bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] = (), read: Collection[str] = ()
 ) -> Excerpt | None:
@@ -157,8 +161,13 @@ def _written(stream: Stream) -> int:
 
 
 def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int, str]]:
-    """The program's lines near the end of this log; where a rank is given, those labelled with it."""
+    """The program's lines near the end of this log; where a rank is given, those labelled with it.
+
+    None of a file that py-spy wrote: frames are no words of the program.
+    """
     raw, _, number = end_of(stream, _TAIL)
+    if _FRAMES.match(raw):
+        return []
     unwrap = dialect(stream)
     told = []
     raised: Traceback | None = None
