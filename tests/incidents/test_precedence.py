@@ -197,7 +197,12 @@ def one_event_seen_twice() -> Iterator[Case]:
     its = (about(10, rank=3),)
     yield from pairs(oom, oom, same_memory, its, (about(10 - LATE + 1),))
     yield from pairs(oom, oom, None, its, (about(10 - LATE),))
-    yield from pairs(oom, oom, None, its, (about(10, rank=4),))
+    other_rank = "it is the same shortage of memory, on another rank"
+    yield from pairs(oom, oom, other_rank, its, (about(11, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, other_rank, its, (about(10 + untimed, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(10 + untimed + 1, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(9, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(11, rank=3),), ranks=((3,), (3,)))
     yield from pairs(oom, oom, None, its, (about(10, node="n2"),))
     yield from pairs(oom, oom, same_memory, its, (about(10 - untimed, approximate=True),))
     yield from pairs(oom, oom, None, its, (about(10 - untimed - 1, approximate=True),))
@@ -557,6 +562,7 @@ def name_of(rule: Rule) -> str:
 COMPARES_TIMES_ITSELF = {
     "it is the same failure, by a line that does not name the GPU",
     "it is the same failure, by a line that names no rank",
+    "it is the same shortage of memory, on another rank",
     "it is the same storage, which failed further",
     "{cause} had lost its storage, and the program met that",
     "the stop came after the failure",

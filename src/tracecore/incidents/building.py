@@ -135,11 +135,13 @@ def _told(fact: Fact) -> str:
 def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> IncidentContext:
     """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    alike = {rank for t in symptoms if t.name == root.name for rank in t.ranks} - root.ranks
     ended = attempt.ended if attempt is not None else {}
     return IncidentContext(
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
+        alike=tuple(sorted(alike)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},
@@ -210,6 +212,13 @@ def _suspects(
         ranks = (local,) if max(attempt.ranks, default=local) == local else ()
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
+    alike = [t.suspects for t in symptoms if t.name == root.name == "cuda_oom" and t.ranks]
+    together = {*ranks, *(rank for other in alike for rank in other.ranks)}
+    if alike and not together >= world:
+        ranks = tuple(sorted(together))
+        for name in ("nodes", "gpus", "pods"):
+            both = {*getattr(suspects, name), *(one for other in alike for one in getattr(other, name))}
+            suspects = msgspec.structs.replace(suspects, **{name: tuple(sorted(both))})
     # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does
     # not, nor a launcher that tells which of its processes ended.
     told = {fact.source.path for fact in root.evidence if not isinstance(fact, ExitStatus)}

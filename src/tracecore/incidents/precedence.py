@@ -92,6 +92,13 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("cuda_oom",),
+        effects=("cuda_oom",),
+        bonds=("job",),
+        reason="it is the same shortage of memory, on another rank",
+        test=when.same_shortage,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),

@@ -216,6 +216,13 @@ def names_the_rank(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+def same_shortage(cause: Footprint, effect: Footprint) -> bool:
+    """Other ranks ran out of memory in the same step, as all of a stage of a pipeline do; the first stands for them."""
+    if not cause.ranks or not effect.ranks or not cause.ranks.isdisjoint(effect.ranks):
+        return False
+    return (cause.first, cause.id) < (effect.first, effect.id) and effect.first - cause.first <= UNTIMED
+
+
 def told_by_nccl(cause: Footprint, effect: Footprint) -> bool:
     """The machine tells of its port, and NCCL of the same machine's, or of one that it does not name."""
     if not cause.nodes or not effect.nodes:

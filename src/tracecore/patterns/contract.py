@@ -212,6 +212,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         ranks: all that left a log.
         lost: those of them that say they lost the connection to another.
         awaited: those that a hang which the verdict explains waits for.
+        alike: other ranks to which the same happened, by further verdicts of the pattern.
         ended: how each rank ended, in words, where that is known.
         alive: ranks that had not ended when somebody looked.
         stacks: where each rank stood, where that was printed and no step followed.
@@ -224,6 +225,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     ranks: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
+    alike: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
