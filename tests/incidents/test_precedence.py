@@ -384,9 +384,7 @@ def collectives() -> Iterator[Case]:
     mixed = "ranks that reduce different element types mix up each other's numbers"
     for until, differs, reason in ((610, "type", mixed), (611, "type", None), (610, "operation", None)):
         fields = {"differs": differs}
-        yield from pairs(
-            mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields
-        )
+        yield from pairs(mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields)
     doubt = {"differs": "suspected"}
     only = "NCCL only suspects it, of ranks that wait"
     named_for_it = ("nccl_hang", *FATAL)

@@ -69,7 +69,7 @@ def settle(
         folders: the folder of each file, relative to the path that the user named.
         said: the result of `names` by the `id` of the stream.
         told: machines on which ranks run, from statements in files.
-        listed: machines of a launcher's list of hosts. Files may be named after them whatever they are called (`gpu03`).
+        listed: machines of a launcher's list of hosts. Files may be named after any of them (`gpu03`).
     """
     _settle_folders(streams, folders)
     _settle_outer_folders(streams, folders, set(map(_short, told)))
