@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Layers with the cluster's names of machines.
 _CLUSTER: Final = ("kubernetes", "scheduler")
+#: The namespace of a pod if no line names another.
+_ASSUMED: Final = "default/"
 #: Facts of a normal run. A program writes them all the time.
 _ROUTINE: Final = (Progress, CheckpointPhase)
 #: After a pause of this many nanoseconds, a line without a time does not get the time of the line before it.
@@ -261,7 +263,7 @@ def _with_times(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
-    """Add pods and ranks that other files tell.
+    """Add pods and ranks that other files tell, and the namespace of pods.
 
     A kill by the kernel gets its pod from the pod's uid, a launcher's failure its rank from node and process id, and an
     exit status its pod from the rank.
@@ -271,8 +273,15 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
         if fact.pod and fact.rank is not None:
             pods.setdefault(fact.rank, set()).add(fact.pod)
     ranks = {fact.rank for fact in facts if fact.rank is not None}
+    listed: dict[str, set[str]] = {}
+    for pod in placement.uids.values():
+        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
     placed: list[Fact] = []
     for fact in facts:
+        if fact.pod and fact.pod.startswith(_ASSUMED):
+            # `kubectl logs --prefix` leaves the namespace out; the list of pods has it.
+            full = listed.get(fact.pod.removeprefix(_ASSUMED), set())
+            fact = msgspec.structs.replace(fact, pod=next(iter(full))) if len(full) == 1 else fact
         if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:
             fact = msgspec.structs.replace(fact, pod=placement.uids.get(fact.pod_uid))
         if isinstance(fact, LauncherFailure) and fact.rank is None and fact.pid is not None and fact.node:
