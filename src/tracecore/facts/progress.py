@@ -30,12 +30,12 @@ STREAMS = 65_536
 JOBS = 16_384
 #: Attempts of one job whose beginning is known.
 ATTEMPTS = 1_000
-#: A stream stands still when nothing comes for so many times the second longest of its last pauses: rollouts,
-#: evaluations and long steps are pauses. One pause alone may have been a stall, and shorter ones are of no account. No
-#: stream may stay silent for longer than the limit.
+#: A stream stands still after twice the second longest of its last pauses: rollouts, evaluations and long steps are
+#: pauses. One pause alone may have been a stall. Only pauses count that sampling cannot make: a live stream hands on a
+#: report at least every 55 s. No stream may stay silent for longer than the limit.
 SLOWER = 2
 PAUSES = 8
-PAUSE = 30 * SECOND
+PAUSE = THRESHOLD
 MEMORY = 3600 * SECOND
 SILENCE = 1800 * SECOND
 #: Facts of one stream, and ends of any, that wait for the clock.
