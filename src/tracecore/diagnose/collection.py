@@ -61,7 +61,7 @@ class Collected(msgspec.Struct, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect.
+    """The request of a user: what to collect.
 
     Args:
         paths: logs and other files; directories are copied whole.

@@ -53,7 +53,7 @@ class RecipeCase(msgspec.Struct, frozen=True):
 
 
 class RecipeResult(msgspec.Struct, frozen=True):
-    """What a recipe did to a case.
+    """The outcome of a case.
 
     Args:
         attributes: the record's attributes afterwards.

@@ -127,7 +127,7 @@ def _add_words(table: Any, places: Array, words: Any) -> None:
 
 
 class _OutlineHistory:
-    """What was found out about the lines of one outline."""
+    """The known variants of the lines of one outline."""
 
     __slots__ = ("answers", "seen")
 

@@ -50,7 +50,7 @@ _ESCAPE: Final = re.compile(rb"\\[a-z]")
 
 
 class Kind(NamedTuple):
-    """What the recipes say about lines of one kind.
+    """The findings of the recipes on lines of one kind.
 
     Args:
         only_progress: they say nothing but progress.

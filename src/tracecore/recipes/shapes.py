@@ -37,7 +37,7 @@ _CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-
 
 
 class Reading(NamedTuple):
-    """What reader and recipes make of one line.
+    """The findings of reader and recipes on one line.
 
     Args:
         stamped: the recipes stamp something on it.

@@ -137,7 +137,7 @@ Block = TypeVar("Block", bound=OpenBlock)
 
 
 class Placed(NamedTuple, Generic[Block]):
-    """What became of a line.
+    """The result for one line.
 
     Args:
         joined: the block that the line was added to; None if it belongs to no open block.
