@@ -63,8 +63,13 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
 
     @property
     def awaits(self) -> bool:
-        """Return whether the line says who did not come."""
+        """Return whether the line names the ranks that did not come."""
         return bool(self.missing or self.missing_in_group)
+
+    @property
+    def is_p2p(self) -> bool:
+        """Return whether the report is about a send, a receive or a batch of them; these have their own counter."""
+        return (self.op or "").upper().startswith(("SEND", "RECV", "COALESCED"))
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]

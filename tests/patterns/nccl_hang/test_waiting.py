@@ -18,7 +18,6 @@ from tracecore.patterns.nccl_hang.waiting import (
     _stuck_at,
     _unheard_ranks,
     ended,
-    is_pairwise,
     unfinished,
 )
 from tracecore.signals.record import Source
@@ -95,8 +94,8 @@ def test_a_rank_ended_a_collective() -> None:
     ("op", "found"), [("SEND", True), ("recv 2<-1", True), ("coalesced", True), ("ALLREDUCE", False)]
 )
 def test_sends_and_receives_are_pairwise(op: str, found: bool) -> None:
-    assert is_pairwise(report(0, op=op)) is found
-    assert not is_pairwise(report(0))
+    assert report(0, op=op).is_p2p is found
+    assert not report(0).is_p2p
 
 
 # -- what a rank entered, where it is stuck, who is silent -------------------------------------------------------------

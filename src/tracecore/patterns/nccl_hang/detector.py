@@ -18,7 +18,6 @@ from tracecore.patterns.nccl_hang.waiting import (
     GroupFacts,
     culprits_of,
     ended,
-    is_pairwise,
     placed,
     seq_of,
     unfinished,
@@ -100,7 +99,7 @@ class NcclHang(Pattern[Config]):
             if self._enough_name_their_group(reports):
                 # The windows of the groups decide, except about sends and receives: only reports without a group show
                 # that an operation was one.
-                reports = [report for report in reports if is_pairwise(report)]
+                reports = [report for report in reports if report.is_p2p]
         entries = unfinished(window)
         if not reports and not entries:
             # Stacks count only if no rank reports that it waits.
@@ -208,7 +207,7 @@ class NcclHang(Pattern[Config]):
                 # A negative key made from its number in the group replaces the rank.
                 if self._counts_without_rank(report):
                     cohorts.setdefault(report.seq or 0, {}).setdefault(_UNKNOWN_RANK, report)
-                elif report.group_rank is not None and report.seq is not None and not is_pairwise(report):
+                elif report.group_rank is not None and report.seq is not None and not report.is_p2p:
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.awaits):
@@ -221,7 +220,7 @@ class NcclHang(Pattern[Config]):
                 if unnumbered and self._gave_up(report):
                     cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
-            if is_pairwise(report):
+            if report.is_p2p:
                 pairwise.setdefault(report.rank, report)
             elif report.rank not in pairwise and not ended(window, report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts.nccl import GLOO, WatchdogReport
-from tracecore.patterns.nccl_hang.waiting import Culprit, is_pairwise, seq_of
+from tracecore.patterns.nccl_hang.waiting import Culprit, seq_of
 
 if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext
@@ -84,7 +84,7 @@ def _partner_without_dump(hang: NcclHangVerdict, rest: IncidentContext) -> tuple
     sides wait for each other.
     """
     told = {rank: [r for r in rest.reports.get(rank, ()) if r.op] for rank in hang.exchanging}
-    went_on = {rank: said[0] for rank, said in told.items() if said and not any(map(is_pairwise, said))}
+    went_on = {rank: said[0] for rank, said in told.items() if said and not any(r.is_p2p for r in said)}
     if went_on:
         return tuple(Culprit(rank, "called_different", what=r.op, fact=r) for rank, r in went_on.items())
     hanging = set(hang.hanging_ranks)
@@ -137,7 +137,7 @@ def _still_inside(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit
     found = []
     for rank, reports in sorted(rest.reports.items()):
         mine = [r for r in reports if (r.pg or "") == hang.pg and r.seq is not None and r.seq < hang.seq]
-        if rank in hang.hanging_ranks or not mine or any(is_pairwise(r) for r in reports):
+        if rank in hang.hanging_ranks or not mine or any(r.is_p2p for r in reports):
             continue
         first = min(mine, key=seq_of)
         done = [fact.last_completed for fact in hang.hanging if isinstance(fact, WatchdogReport)]

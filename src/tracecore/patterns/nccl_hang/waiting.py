@@ -25,13 +25,6 @@ _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_ins
 
 _done = attrgetter("done")
 _rank = attrgetter("rank")
-#: The watchdog prints point-to-point operations with a counter of their own.
-_PAIRWISE = ("SEND", "RECV", "COALESCED")
-
-
-def is_pairwise(report: WatchdogReport) -> bool:
-    """Return whether a watchdog's report is about a send, a receive or a batch of them."""
-    return (report.op or "").upper().startswith(_PAIRWISE)
 
 
 def seq_of(fact: Fact) -> int:
