@@ -330,7 +330,7 @@ class Scene(Aftermath):
 
     @cached_property
     def _nothing_said(self) -> bool:
-        """Return whether no process reports why it failed or that it lost a peer. Launchers' exceptions do not count."""
+        """Return whether no process reports why it failed or that it lost a peer. Launchers do not count."""
         said = chain.from_iterable(facts for kind in self.facts.complaints for facts in kind.values())
         return not self.facts.peers and all(
             isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, *_WEAK} for fact in said
