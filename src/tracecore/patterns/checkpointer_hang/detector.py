@@ -286,7 +286,7 @@ class CheckpointerHang(Pattern[Config]):
     def _storage(
         self, window: Window, first: CheckpointPhase, start: int, begun: Sequence[CheckpointPhase]
     ) -> Storage | None:
-        """Return the first storage error near the start of the stall; errors that need the clock tolerance come last."""
+        """Return the first storage error near the start of the stall, those that need the clock tolerance last."""
         nodes: dict[str | None, set[str | None]] = {}
         for one in begun:
             nodes.setdefault(one.node, set()).add(one.pod)

@@ -82,7 +82,7 @@ def longest(window: Window) -> int:
 
 
 def _not_left_behind(begun: Iterable[CheckpointPhase], reports: Sequence[Progress]) -> list[CheckpointPhase]:
-    """Return the phases after which no rank reached a further step. Ranks may print the same step at different times."""
+    """Return the phases after which no rank reached a further step. Ranks print one step at different times."""
     if not reports:
         return list(begun)
     steps = [-1 if report.step is None else report.step for report in reports]
