@@ -141,7 +141,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Return the rank that alone had a bad value. Gradients are shared, so the first to print one may be any rank."""
+        """Return the rank that alone had a bad value. Gradients are shared, so any rank may print one first."""
         if self.shared:
             return Suspects()
         if self.kind == "explicit" and self.alone is None:
