@@ -1,7 +1,7 @@
-"""Attempts of one program in one file: its steps fall back after it failed.
+"""Number the attempts of a program that appends to one file: after a failure its steps fall back.
 
-Somebody who starts a program again and again by hand, in a loop or by a supervisor appends to one log. What ended each
-start is told apart by the steps: a program that got over an error goes on, one that was started again counts anew.
+A program that is restarted by hand, in a loop or by a supervisor appends to one log. The steps after an error show the
+difference: a program that survived the error goes on, a restarted program counts from a lower step.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
 
-#: What ends a program.
+#: Facts that may end a program.
 _ENDS = (ExceptionRaised, FatalSignal, LauncherFailure, CudaOom, CudaOomUnmeasured)
-#: Ranks that write to one file without a name are this many steps apart at most.
+#: Ranks that share a file without naming themselves are at most this many steps apart.
 APART = 1
 
 
 def numbered(facts: Iterable[Fact]) -> list[Fact]:
-    """Return the facts with the attempts counted in which files of one process tell of several."""
+    """Return the facts, with attempt numbers in files of one process that show several attempts."""
     facts = list(facts)
     files: dict[str, list[Fact]] = {}
     for fact in facts:
@@ -35,14 +35,14 @@ def numbered(facts: Iterable[Fact]) -> list[Fact]:
     moved: dict[int, Fact] = {}
     for own in files.values():
         if len({fact.rank for fact in own}) > 1 or any(fact.attempt for fact in own):
-            continue  # several ranks, whose steps are not in order, or a launcher that counts itself
+            continue  # the file has several ranks, whose steps are not in order, or a launcher that counts attempts
         own.sort(key=lambda fact: fact.source.offset)
         moved |= _counted(own)
     return [moved.get(id(fact), fact) for fact in facts]
 
 
 def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
-    """Return the facts of later attempts, by the identity of what they replace."""
+    """Return the facts of later attempts, by the id of the facts that they replace."""
     step: int | None = None
     epoch: float | None = None
     failed = full = False
@@ -52,7 +52,7 @@ def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
         if isinstance(fact, _ENDS):
             failed = failed or not (isinstance(fact, ExceptionRaised) and fact.caught)
         elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
-            # A bar that was full, or another epoch: steps are counted anew and the program goes on.
+            # After a full progress bar, or in another epoch, a running program counts its steps from the beginning.
             again = not full and (fact.epoch is None or epoch is None or fact.epoch <= epoch)
             if failed and step is not None and fact.step < step - APART and again:
                 attempt += 1
