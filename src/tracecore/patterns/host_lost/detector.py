@@ -200,10 +200,10 @@ class HostLost(Pattern[Config]):
         facts = [fact for _, fact in episode]
         # Every kernel log begins with a boot, so a boot counts only if another sign is near.
         gone = any(not isinstance(fact, HostEvent) or fact.event == "panic" for fact in facts)
-        signs = [(sign, fact) for fact in facts if (sign := self._sign(window, fact, gone)) is not None]
+        signs = [(known, fact) for fact in facts if (known := self._sign(window, fact, gone)) is not None]
         if not signs:
             return None
-        sign = min((sign for sign, _ in signs), key=RANK.__getitem__)
+        sign: Sign = min((sign for sign, _ in signs), key=RANK.__getitem__)
         begin = min(fact.time for fact in facts)
         if sign == "node_fail" and any(isinstance(fact, HostEvent) and fact.event == "prolog_failed" for fact in facts):
             return None  # the machine answers; Slurm only removed a job that could not begin there
