@@ -176,6 +176,16 @@ def keras(number: int, now: datetime, dice: random.Random) -> str:
     return f"{done:4d}/1000 [{bar}] - ETA: {(1000 - done) // 9}s - loss: {2 + dice.random():.4f} - accuracy: {dice.random():.4f}\r"
 
 
+def crio_bars(number: int, now: datetime, dice: random.Random) -> str:
+    """Bars as CRI-O keeps them: it stores what it reads at once, and a redraw is no whole line."""
+    return f"{now:%Y-%m-%dT%H:%M:%S.%f}000Z stderr P {bars(number, now, dice)}\n"
+
+
+def crio_keras(number: int, now: datetime, dice: random.Random) -> str:
+    """The same of Keras, whose bars end with the carriage return."""
+    return f"{now:%Y-%m-%dT%H:%M:%S.%f}000Z stdout P {keras(number, now, dice)}\n"
+
+
 def rulers(number: int, now: datetime, dice: random.Random) -> str:
     return "=" * dice.randrange(30, 120) + "\n" if number % 2 else f"{_stamp(now)} INFO {dice.choice(_WORDS)}\n"
 
@@ -253,6 +263,8 @@ SHAPES: tuple[Shape, ...] = (
     ray,
     glog,
     keras,
+    crio_bars,
+    crio_keras,
     rulers,
     tables,
     opaque,

@@ -300,6 +300,21 @@ CLUSTER: tuple[tuple[int, Line], ...] = (
     (4, lambda a: f"{a.stamp('%b %d, %Y %I:%M:%S %p')} {a.words(1, 1)}.{a.words(1, 1)} run\r"),
 )  # fmt: skip
 
+#: Fine-tuning with bars that are wiped out to let a line through, and lines of each rank that say nothing but their rank.
+FINETUNE: tuple[tuple[int, Line], ...] = (
+    (30, lambda a: f"\r{a.step % 9000 // 90:3d}%|{'█' * (a.step % 9000 // 900):<10}| {a.step % 9000}/9000 [{a.step // 60:02d}:{a.step % 60:02d}<{a.dice.randint(1, 9)}:{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)},  {a.value(1, 4):.2f}s/it]"),
+    (20, lambda a: f"[{a.stamp()},{a.millis:03d}] [accelerate.utils.memory] [rank {a.dice.randint(0, 31)}] allocated={a.value(20, 30):.2f}GB reserved={a.value(50, 60):.2f}GB peak={a.value(50, 60):.2f}GB"),
+    (14, lambda a: f"\r{' ' * 90}\r"),
+    (12, lambda a: f"{{'loss': '{a.value(1, 3):.4f}', 'grad_norm': '{a.value(0.3, 2):.4f}', 'learning_rate': '{a.value(1e-5, 9e-5):.4g}', 'num_tokens': '{a.value(1e6, 9e9):.4g}', 'epoch': '{a.step / 5000:.2f}'}}"),
+    (10, lambda a: f"[{a.stamp()},{a.millis:03d}] [INFO] [logging.py:107:log_dist] [Rank 0] time (ms) | fwd_microstep: {a.value(200, 300):.2f} | bwd_microstep: {a.value(400, 600):.2f} | step_microstep: {a.value(1, 90):.2f}"),
+    (6, lambda a: f"DEBUG:megatron.core.dist_checkpointing.strategies.async_utils:rank: {a.rank}, takes {a.value(0, 2):.5f} to finish D2H and start the writer, pid {a.dice.randint(100, 9999)}"),
+    (6, lambda a: f"{a.stamp('%m/%d/%Y %H:%M:%S')} - DEBUG - data.collator - [rank {a.rank}] batch {a.step}: seqs={a.dice.randint(1, 8)} tokens={a.dice.randint(1000, 16_000)} pad_ratio={a.value(0, 1):.3f}"),
+    (4, lambda a: f"Map (num_proc=16): {a.step % 100:3d}%|{'█' * (a.step % 100 // 10):<10}| {a.step % 100 * 8286}/828624 [00:{a.dice.randint(10, 59)}<00:{a.dice.randint(10, 59)}, {a.value(20_000, 40_000):.2f} examples/s]"),
+    (4, lambda a: f"    optimizer-unscale-and-check-inf ................: ({a.value(1, 3):.2f}, {a.value(3, 5):.2f})"),
+    (4, lambda a: f"{a.stamp()} - httpx - INFO - HTTP Request: HEAD https://hub.example/{a.word()}/resolve/main/config.json \"HTTP/1.1 200 OK\""),
+    (4, lambda a: a.prose(4, 20)),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -313,6 +328,7 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "services": SERVICES,
     "prose": PROSE,
     "cluster": CLUSTER,
+    "finetune": FINETUNE,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

@@ -22,7 +22,8 @@ from bench.training_log import training_log
 from tracecore import recipes
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
-from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Searched, search
+from tracecore.ottl.planner.database import ScanDatabase, Searched, search
+from tracecore.ottl.planner.expressions import FOLDING
 from tracecore.ottl.planner.selection import PIECE, line_search
 from tracecore.recipes.plan import SAMPLED, LayerPlan, plan, prepare
 from tracecore.signals.logs import reader

@@ -268,3 +268,20 @@ def test_a_tick_does_not_look_at_streams_that_an_attempt_has_left() -> None:
     bridge.tick(at(200))
     assert len(bridge._due) <= 1
     assert [stall.attempt for stall in bridge.tick(at(400))] == [1]
+
+
+def test_a_rank_that_only_writes_checkpoints_is_missed_while_it_does_so() -> None:
+    others = [step(10 * n, n) for n in range(100)]
+    mute = [msgspec.structs.replace(checkpoint(300, "write", event), rank=7, step=30) for event in ("begin", "end")]
+    assert [stall for stall in stalls([*others, *mute], at(990)) if stall.rank == 7] == []
+    begun = msgspec.structs.replace(checkpoint(600, "write", "begin"), rank=7, step=60)
+    found = [stall for stall in stalls([*others, *mute, begun], at(990)) if stall.rank == 7]
+    assert brief(found) == [(390.0, None, "checkpoint")]
+
+
+def test_a_stream_that_pauses_again_and_again_stands_still_after_a_longer_time() -> None:
+    paused = [step(100 * n, n) for n in range(10)]
+    assert [stall for stall in stalls(paused, at(1_090)) if stall.step is not None and stall.step > 2] == []
+    assert brief(stalls(paused, at(900 + 1_200)))[-1] == (1_200.0, 9, None)
+    fast = [step(5 * n, n) for n in range(100)]
+    assert brief(stalls(fast, at(495 + 70))) == [(70.0, 99, None)]

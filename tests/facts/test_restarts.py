@@ -67,3 +67,23 @@ def test_files_of_several_ranks_and_those_that_count_themselves_stay_as_they_are
     assert {fact.attempt for fact in numbered(ranks)} == {0}
     counted = [said(Progress, 0, step=9), said(ExceptionRaised, 1, type="E"), said(Progress, 2, step=0, attempt=4)]
     assert [fact.attempt for fact in numbered(counted)] == [0, 0, 4]
+
+
+def test_a_bar_of_an_epoch_beside_a_count_of_all_steps_is_no_restart() -> None:
+    facts: list[Fact] = []
+    for place in range(60):
+        facts.append(said(Progress, 10 * place, step=63_000 + place))
+        facts.append(said(Progress, 10 * place + 1, step=place % 20, total_steps=25))  # its last reports are not kept
+        if place % 7 == 3:
+            facts.append(said(ExceptionRaised, 10 * place + 2, type="ValueError"))
+    assert {fact.attempt for fact in numbered(facts)} == {0}
+
+
+def test_both_counters_of_a_program_that_was_started_again_fall_back_once() -> None:
+    facts: list[Fact] = []
+    for start in (0, 100):
+        for place in range(start, start + 9):
+            facts.append(said(Progress, 10 * place, step=500 + place - start))
+            facts.append(said(Progress, 10 * place + 1, step=7 + place - start, total_steps=781))
+        facts.append(said(ExceptionRaised, 10 * start + 95, type="ValueError"))
+    assert [fact.attempt for fact in numbered(facts) if isinstance(fact, ExceptionRaised)] == [0, 1]

@@ -134,3 +134,14 @@ def test_of_many_logs_those_in_which_a_rank_was_read_are_looked_at(tmp_path: Pat
     found = last_words(bundle, 19, read=[last])
     assert found is not None
     assert found.path == last
+
+
+def test_frames_that_py_spy_printed_are_no_last_words(tmp_path: Path) -> None:
+    """A frame called `download` does not say that the rank was downloading."""
+    dump = 'Process 71: python train.py\nPython v3.11.9 (/usr/bin/python3)\n\nThread 71 (idle): "MainThread"\n'
+    (tmp_path / "rank2_71.txt").write_text(
+        dump + "    acquire (filelock/_api.py:300)\n    download (datasets/a.py:2)\n"
+    )
+    assert last_words(discover([tmp_path]), 2) is None
+    (tmp_path / "rank2_71.txt").write_text("Process 71: ready\ndownloading part 3\n")
+    assert last_words(discover([tmp_path]), 2) is not None

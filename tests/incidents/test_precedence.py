@@ -197,7 +197,12 @@ def one_event_seen_twice() -> Iterator[Case]:
     its = (about(10, rank=3),)
     yield from pairs(oom, oom, same_memory, its, (about(10 - LATE + 1),))
     yield from pairs(oom, oom, None, its, (about(10 - LATE),))
-    yield from pairs(oom, oom, None, its, (about(10, rank=4),))
+    other_rank = "it is the same shortage of memory, on another rank"
+    yield from pairs(oom, oom, other_rank, its, (about(11, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, other_rank, its, (about(10 + untimed, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(10 + untimed + 1, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(9, rank=4),), ranks=((3,), (4,)))
+    yield from pairs(oom, oom, None, its, (about(11, rank=3),), ranks=((3,), (3,)))
     yield from pairs(oom, oom, None, its, (about(10, node="n2"),))
     yield from pairs(oom, oom, same_memory, its, (about(10 - untimed, approximate=True),))
     yield from pairs(oom, oom, None, its, (about(10 - untimed - 1, approximate=True),))
@@ -261,6 +266,16 @@ def deaths() -> Iterator[Case]:
         yield from pairs(storage, storage, None, (about(31),), (about(30),), **both)
         yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(30, node="n2"),), **both)
         yield from pairs(storage, storage, None, (about(10),), (about(30),), cause_fields=field, effect_fields=other)
+    cut = "it is the same failed write, by a line that does not say why"
+    full, part = {"tracecore__storage__error": "enospc"}, {"tracecore__storage__error": "write_failed"}
+    why = {"cause_fields": full, "effect_fields": part}
+    noticed = NOTICED // SECOND
+    yield from pairs(storage, storage, cut, (about(30),), (about(10, rank=3),), **why)
+    yield from pairs(storage, storage, cut, (about(10, node="n1"),), (about(10 + noticed, rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(11 + noticed, rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(10, node="n2", rank=3),), **why)
+    yield from pairs(storage, storage, None, (about(10, rank=2),), (about(10, rank=3),), ranks=((2,), (3,)), **why)
+    yield from pairs(storage, storage, None, (about(30),), (about(10, rank=3),), cause_fields=full, effect_fields=full)
     met = "n1 had lost its storage, and the program met that"
     evicted, eio = {"tracecore__storage__error": "evicted"}, {"tracecore__storage__error": "eio"}
     told = {"cause_fields": evicted, "effect_fields": eio}
@@ -366,6 +381,10 @@ def collectives() -> Iterator[Case]:
             cause_fields={**at("0", 7), "differs": "splits"},
             effect_fields=hung,
         )
+    mixed = "ranks that reduce different element types mix up each other's numbers"
+    for until, differs, reason in ((610, "type", mixed), (611, "type", None), (610, "operation", None)):
+        fields = {"differs": differs}
+        yield from pairs(mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields)
     doubt = {"differs": "suspected"}
     only = "NCCL only suspects it, of ranks that wait"
     named_for_it = ("nccl_hang", *FATAL)
@@ -541,6 +560,7 @@ def name_of(rule: Rule) -> str:
 COMPARES_TIMES_ITSELF = {
     "it is the same failure, by a line that does not name the GPU",
     "it is the same failure, by a line that names no rank",
+    "it is the same shortage of memory, on another rank",
     "it is the same storage, which failed further",
     "{cause} had lost its storage, and the program met that",
     "the stop came after the failure",

@@ -25,6 +25,7 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
 from tracecore.incidents.run import JobAttempt, _last_by, look
+from tracecore.signals.bundle.placement import Placement
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -363,3 +364,26 @@ def test_links_ports_and_connections_are_transport() -> None:
         made(Xid, code=79),
     ]  # fmt: skip
     assert len(look(facts, T0).transport) == 3
+
+
+def stopped(pod: str, code: int, attempt: int = 0) -> ContainerTerminated:
+    return made(ContainerTerminated, 60 + attempt, pod=f"ml/{pod}", container="c", exit_code=code, attempt=attempt)
+
+
+@pytest.mark.parametrize(
+    ("ends", "listed", "state"),
+    [
+        ([stopped("a", 0), stopped("b", 0)], ("a", "b"), "finished"),
+        # One was started again, and ended well then.
+        ([stopped("a", 0), stopped("b", 1), stopped("b", 0, 1)], ("a", "b"), "finished"),
+        ([stopped("a", 0), stopped("b", 1)], ("a", "b"), "failed"),
+        # Of one that left lines, or that is listed, nothing says that it ended.
+        ([stopped("b", 0)], ("b",), "failed"),
+        ([stopped("a", 0)], ("a", "b"), "failed"),
+    ],
+)
+def test_a_job_whose_containers_ended_well(ends: list[Fact], listed: tuple[str, ...], state: str) -> None:
+    refused = made(RendezvousFailure, 5, pod="default/a", failure="host_not_found")
+    placement = Placement(pod_nodes={pod: f"gx-{pod}" for pod in listed})
+    run = look([refused, *ends], T0 + 99 * SECOND, placement=placement)
+    assert run.attempts["", 0].state == state

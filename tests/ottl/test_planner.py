@@ -309,7 +309,7 @@ def test_what_is_known_of_a_body_is_not_taken_for_known_of_another() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "MAX_STEPS", 3)
+    monkeypatch.setattr(schedule, "MAX_REDUCTIONS", 3)
     monkeypatch.setattr(schedule, "MAX_TESTS", 2)
     words = ["loss", "step", "gain", "nan"]
     statements = [f'set(attributes["{word}"], 1) where IsMatch(body, "{word[0]}+{word[1:]}")' for word in words]

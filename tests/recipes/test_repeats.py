@@ -50,6 +50,14 @@ def test_of_ranks_that_say_the_same_none_is_left_out() -> None:
     assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every)
 
 
+def test_lines_that_name_a_rank_and_say_nothing_else_are_thinned_together() -> None:
+    """Their words are those of a recipe. Below each of them a bar is wiped out with blanks."""
+    said = [f"[rank {number % 32}] retry policy: Error budget {number / 7:.3f}" for number in range(3000)]
+    facts, records = _facts([text for line in said for text in (line, " " * 60)])
+    assert facts == []
+    assert FIRST <= records < 64
+
+
 @pytest.mark.parametrize("error", ["torch.OutOfMemoryError: CUDA out of memory.", "ConnectionResetError: peer"])
 def test_another_error_among_many_is_kept(error: str) -> None:
     def line(number: int, text: str) -> str:

@@ -18,7 +18,7 @@ from tracecore.diagnose import facts as reading
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
-from tracecore.facts.memory import OomKill
+from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.restarts import numbered
 from tracecore.facts.training import CheckpointPhase, Progress
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Layers with the cluster's names of machines.
 _CLUSTER: Final = ("kubernetes", "scheduler")
+#: The namespace of a pod if no line names another.
+_ASSUMED: Final = "default/"
 #: Facts of a normal run. A program writes them all the time.
 _ROUTINE: Final = (Progress, CheckpointPhase)
 #: After a pause of this many nanoseconds, a line without a time does not get the time of the line before it.
@@ -127,7 +129,8 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     counters.add(scraped.counters)
     bundle.note_shrunk()
     folded = fold((*numbered(_with_times(from_logs)), *measured, *recorded.facts))
-    return _with_cluster_names(_with_places(folded, bundle.placement), bundle), counters
+    placed = _with_places(_without_task_ranks(folded, bundle.placement), bundle.placement)
+    return _with_cluster_names(placed, bundle), counters
 
 
 def judge(
@@ -260,7 +263,7 @@ def _with_times(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
-    """Add pods and ranks that other files tell.
+    """Add pods and ranks that other files tell, and the namespace of pods.
 
     A kill by the kernel gets its pod from the pod's uid, a launcher's failure its rank from node and process id, and an
     exit status its pod from the rank.
@@ -270,8 +273,15 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
         if fact.pod and fact.rank is not None:
             pods.setdefault(fact.rank, set()).add(fact.pod)
     ranks = {fact.rank for fact in facts if fact.rank is not None}
+    listed: dict[str, set[str]] = {}
+    for pod in placement.uids.values():
+        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
     placed: list[Fact] = []
     for fact in facts:
+        if fact.pod and fact.pod.startswith(_ASSUMED):
+            # `kubectl logs --prefix` leaves the namespace out; the list of pods has it.
+            full = listed.get(fact.pod.removeprefix(_ASSUMED), set())
+            fact = msgspec.structs.replace(fact, pod=next(iter(full))) if len(full) == 1 else fact
         if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:
             fact = msgspec.structs.replace(fact, pod=placement.uids.get(fact.pod_uid))
         if isinstance(fact, LauncherFailure) and fact.rank is None and fact.pid is not None and fact.node:
@@ -281,6 +291,27 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))
         placed.append(fact)
     return placed
+
+
+def _without_task_ranks(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
+    """Remove the ranks of srun's tasks in a file where a task runs on another machine than the rank of its number.
+
+    The tasks are launchers then, each with ranks of its own.
+    """
+    of_tasks = [fact for fact in facts if isinstance(fact, LauncherFailure) and fact.launcher == "slurm" and fact.node]
+    nodes = {fact: placement.nodes.get(fact.rank) for fact in of_tasks if fact.rank is not None}
+    files = {fact.source.path for fact, node in nodes.items() if node and short(node) != short(fact.node or "")}
+    lines = {(fact.source.path, fact.source.offset) for fact in of_tasks if fact.source.path in files}
+    if not lines:
+        return list(facts)
+    found: list[Fact] = []
+    for fact in facts:
+        if (fact.source.path, fact.source.offset) in lines:
+            fact = msgspec.structs.replace(fact, rank=None)
+            if isinstance(fact, MemoryKillReport):
+                fact = msgspec.structs.replace(fact, ranks=())
+        found.append(fact)
+    return found
 
 
 def _with_cluster_names(facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:

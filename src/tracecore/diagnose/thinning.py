@@ -1,9 +1,9 @@
 """Thin the progress facts of a long stream, so that memory does not grow with the input.
 
 A run of a week reports a million steps for each rank. Kept are the last reports of each rank (incidents are at the
-end), both reports around a pause, a step back or a change of phase, and some of the others, evenly spread. A kept
-report stands for the dropped ones after it, with its `last_time` and `count`, so the gap between two kept reports is
-not a pause.
+end), both reports around a pause, a step back or a change of phase, those around a failure (they tell whether it was
+survived), and some of the others, evenly spread. A kept report stands for the dropped ones after it, with its
+`last_time` and `count`, so the gap between two kept reports is not a pause.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from tracecore.facts.fact import Fact
+from tracecore.facts.process import ExceptionRaised
+from tracecore.facts.storage import StorageError
 from tracecore.facts.training import Progress
 
 #: Last reports of a rank. All of them are kept.
@@ -23,12 +25,15 @@ SPREAD: Final = 256
 EDGES: Final = 2048
 #: Both reports around a pause this long are kept. Stalls are looked for from 60 s on.
 PAUSE: Final = 30 * 1_000_000_000
+#: What may have ended a process, and reports after it that are kept to tell.
+FAILURES: Final = (ExceptionRaised, StorageError)
+FOLLOWING: Final = 2
 
 
 class _RankReports:
     """The progress reports of one rank."""
 
-    __slots__ = ("edges", "ending", "last", "late", "seen", "spread", "stood", "stride", "tail")
+    __slots__ = ("edges", "ending", "following", "last", "late", "seen", "spread", "stood", "stride", "tail", "telling")
 
     def __init__(self) -> None:
         self.tail: deque[Progress] = deque()
@@ -42,8 +47,22 @@ class _RankReports:
         self.stride = 1
         self.seen = 0
         self.last: Progress | None = None
+        #: Reports around a failure that are still in the tail, and how many more follow.
+        self.telling: set[int] = set()
+        self.following = 0
+
+    def fail(self) -> None:
+        """A failure stands between the last report and the next ones."""
+        # Storms of failures leave room for the pauses.
+        if len(self.edges) < EDGES // 2:
+            self.following = FOLLOWING
+            if self.tail:
+                self.telling.add(id(self.tail[-1]))
 
     def add(self, fact: Progress) -> None:
+        if self.following and fact.step is not None:
+            self.following -= 1
+            self.telling.add(id(fact))
         self.tail.append(fact)
         if len(self.tail) > TAIL:
             self._settle(self.tail.popleft())
@@ -51,6 +70,9 @@ class _RankReports:
     def _settle(self, fact: Progress) -> None:
         last = self.last
         self.seen += 1
+        if id(fact) in self.telling:
+            self.telling.remove(id(fact))
+            self._edge(fact)
         if last is None:
             self.last = self.edges[id(fact)] = fact
             return
@@ -118,6 +140,9 @@ class Thinning:
     def take(self, fact: Fact) -> bool:
         """Take a fact if it is progress, and return whether it is."""
         if type(fact) is not Progress:
+            if isinstance(fact, FAILURES):
+                for rank in self._ranks.values():
+                    rank.fail()
             return False
         reports = self._ranks.get(fact.rank)
         if reports is None:

@@ -1,1 +1,1 @@
-"""Windows, keys, evaluation, revision and clearing of verdicts: one engine for live, replay and tests."""
+"""The engine that joins facts into verdicts: the same code runs live, in a replay and in tests."""

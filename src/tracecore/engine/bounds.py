@@ -11,8 +11,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         window: facts in one window.
         total: facts in all windows together; a fact that three patterns need counts three times.
-        windows: windows in all; those that were touched least recently go first.
-        future: facts kept back because they carry a time that has not come.
+        windows: number of windows; the least recently touched windows are dropped first.
+        future: facts that wait because their time has not come.
         past: ended verdicts whose revision is remembered.
     """
 
@@ -24,20 +24,23 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Counters since the engine was made; `held` and `windows` are what it holds now.
+    """Counters since the engine was made; `held` and `windows` are the facts and windows that it holds now.
 
     Args:
-        facts: facts taken in.
-        unneeded: of a type that no pattern needs, or without the identity that any of them joins on.
-        duplicates: already known (same type, uid and time).
-        late: arrived after the lateness bound; they still join what is there.
-        expired: so late that their window has forgotten their time.
-        future: dropped because too many carried a time that has not come.
-        evicted_window: dropped for the limit of one window.
-        evicted_total: dropped for the limit of all windows together, or with a window.
+        facts: facts added.
+        unneeded: facts of a type that no pattern needs, or without the identity that a pattern joins on.
+        duplicates: facts that were known already (same type, uid and time).
+        late: facts that arrived after the allowed lateness; they still join what is there.
+        expired: facts so late that their window has forgotten their time.
+        future: facts dropped because too many have a time that has not come.
+        evicted_window: facts dropped for the limit of one window.
+        evicted_total: facts dropped for the limit of all windows together, or with a window.
         evicted_windows: windows dropped because there were too many.
-        beyond_horizon: verdicts not emitted because they rest on facts farther apart than their pattern's horizon.
-        errors: evaluations that raised, by pattern name.
+        beyond_horizon: verdicts not emitted because their oldest evidence is older than the pattern's horizon allows.
+        evaluations: calls of detectors.
+        emitted: verdicts emitted, new and revised.
+        cleared: verdicts retracted.
+        errors: evaluations that raised an error, by pattern name.
     """
 
     facts: int = 0
@@ -58,6 +61,6 @@ class EngineStats(msgspec.Struct, kw_only=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
     def limits_reached(self) -> dict[str, int]:
-        """Return how much was dropped for each limit, by name; only limits that were reached."""
+        """Return how much was dropped for each limit that was reached, by name."""
         names = ("future", "evicted_window", "evicted_total", "evicted_windows", "beyond_horizon")
         return {name: count for name in names if (count := getattr(self, name))}

@@ -24,13 +24,13 @@ _end = attrgetter("end")
 class Emission(msgspec.Struct, frozen=True, gc=False):
     """A verdict that is new, has changed, or no longer holds.
 
-    An episode whose evidence merely grows old ends in silence: what it said stays true of its time. `cleared` means
-    that the facts now say otherwise (the collective completed after all).
+    An episode whose evidence grows old ends without an emission, because its last verdict stays true of its time.
+    `cleared` means that the facts now contradict the verdict (the collective completed after all).
 
     Args:
-        revision: 1 at first; one more whenever something new is said under this id.
-        status: `active`, or `cleared`, which takes the verdict back.
-        verdict: as it is now, or, when cleared, as it last was.
+        revision: 1 at first, and one more with each emission under this id.
+        status: `active`, or `cleared`, which retracts the verdict.
+        verdict: the current verdict; the last one if it is cleared.
         at: the engine's clock, in nanoseconds.
     """
 
@@ -41,11 +41,11 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> str:
-        """The verdict's id: pattern, key and episode."""
+        """Return the verdict's id: pattern, key and episode."""
         return self.verdict.id
 
     def document(self) -> dict[str, Any]:
-        """The verdict's document with what the engine knows about it."""
+        """Return the verdict's document with its id, revision and status."""
         return {
             "verdict.id": self.id,
             "verdict.revision": self.revision,
@@ -64,17 +64,17 @@ def standing(emissions: Iterable[Emission]) -> list[Emission]:
 
 
 class Revisions:
-    """Compares the verdicts on a window with those emitted before, and numbers what changed.
+    """Compares the verdicts on a window with those emitted before, and numbers the revisions.
 
     Args:
-        limits: bound how many ended episodes are remembered.
-        stats: counters to keep.
+        limits: `past` limits the number of ended episodes that are remembered.
+        stats: counters to update.
     """
 
     def __init__(self, limits: EngineLimits, stats: EngineStats) -> None:
         self._limits = limits
         self._stats = stats
-        #: The last revision of ended episodes: one that comes back goes on counting.
+        #: The last revision of ended episodes. If an episode comes back, its revisions go on from there.
         self._ended: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
 
     def compare(self, window: FactWindow, verdicts: Sequence[Verdict], final: int, instant: int) -> list[Emission]:
@@ -83,17 +83,17 @@ class Revisions:
         Args:
             final: a verdict with evidence before this event time is neither emitted, nor revised, nor retracted.
         """
-        # Mostly all that was said still holds, and what is new comes after it.
-        holds = verdicts[: len(window.said)] == window.said
-        fresh = verdicts[len(window.said) :] if holds else verdicts
-        if holds and not fresh:
+        # Usually the earlier verdicts are unchanged, and new ones follow them.
+        unchanged = verdicts[: len(window.verdicts)] == window.verdicts
+        new = verdicts[len(window.verdicts) :] if unchanged else verdicts
+        if unchanged and not new:
             return []
         final = max(final, window.floor)
         before = window.standing
-        after = dict(before) if holds else {}
+        after = dict(before) if unchanged else {}
         out: list[Emission] = []
-        # If several verdicts name one episode, the last counts.
-        for verdict in {verdict.episode: verdict for verdict in fresh}.values():
+        # If several verdicts have the same episode, the last one counts.
+        for verdict in {verdict.episode: verdict for verdict in new}.values():
             last = before.get(verdict.episode)
             if last is None:
                 if _begin(verdict) < final:
@@ -103,24 +103,24 @@ class Revisions:
                 last = Emission(revision, "active", verdict, instant)
                 out.append(last)
             elif last.verdict != verdict and min(_begin(last.verdict), _begin(verdict)) >= final:
-                alike = _alike(last.verdict, verdict)
-                last = Emission(last.revision + (not alike), "active", verdict, instant)
-                if not alike:
+                equal = _equal(last.verdict, verdict)
+                last = Emission(last.revision + (not equal), "active", verdict, instant)
+                if not equal:
                     out.append(last)
             after[verdict.episode] = last
         self._stats.emitted += len(out)
-        for episode, last in () if holds else before.items():
+        for episode, last in () if unchanged else before.items():
             if episode not in after:
                 if _begin(last.verdict) >= final:
                     last = Emission(last.revision + 1, "cleared", last.verdict, instant)
                     self._stats.cleared += 1
                     out.append(last)
                 self._remember(window, episode, last)
-        window.standing, window.said = after, [*window.said, *fresh] if holds else verdicts
+        window.standing, window.verdicts = after, [*window.verdicts, *new] if unchanged else verdicts
         return out
 
     def forget(self, window: FactWindow) -> None:
-        """Remember the revisions of a window that is dropped."""
+        """Remember the revisions of the episodes of a window that is dropped."""
         for episode, last in window.standing.items():
             self._remember(window, episode, last)
 
@@ -130,7 +130,7 @@ class Revisions:
             self._ended.popitem(last=False)
 
 
-def _alike(one: Verdict, other: Verdict) -> bool:
+def _equal(one: Verdict, other: Verdict) -> bool:
     """Whether two verdicts have the same document and name the same suspects. Cheap comparisons come first."""
     return (
         one.fields() == other.fields()

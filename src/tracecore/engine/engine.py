@@ -1,11 +1,11 @@
-"""Facts in, verdicts out, on a clock that the caller moves.
+"""The engine: it takes facts and returns verdicts, on a clock that the caller moves.
 
     engine = Engine(catalogue())
     engine.add(facts)
     for emission in engine.advance(now): ...
 
-`replay` is `add` and then `close`: an offline diagnosis, a live agent and a test run the same code and end with the
-same verdicts. Time is event time; the watermark follows the clock. Three instants matter to a window:
+`replay` is `add` followed by `close`, so an offline diagnosis, a live agent and a test run the same code and end with
+the same verdicts. Time is event time; the watermark follows the clock. Three instants matter to a window:
 
     now - lateness                  the watermark: a fact may still arrive with this time
     now - lateness - horizon        a verdict with evidence before this is final
@@ -13,9 +13,9 @@ same verdicts. Time is event time; the watermark follows the clock. Three instan
 
 where `lateness` is the allowed lateness plus the longest time that a changed window may wait for its evaluation.
 
-A window is evaluated when a fact arrives in it and it holds a trigger, and when its timer (`Pattern.due`) fires. A
-large window waits until it has grown noticeably, or for a second after a trigger, or a little longer after any other
-fact: so the work for a fact does not grow with its window. `close` evaluates everything that waits.
+A window that has a trigger is evaluated when a fact arrives in it, and when its timer (`Pattern.due`) fires. A large
+window waits until it has grown by a quarter, or for some seconds, so that the work for each fact does not grow with
+the window (see `_pause`). `close` evaluates every window that waits.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ LATENESS = 30 * SECOND
 SKEW = 2 * SECOND
 #: A window of at most this many facts is evaluated at once when a trigger arrives.
 SMALL = 256
-#: So is a larger one of which one in so many facts is new since its last evaluation.
+#: A larger window is evaluated at once if at least 1/GROWTH of its facts are new since its last evaluation.
 GROWTH = 4
-#: Otherwise a larger one waits: with a trigger for a second for each so many facts, with other facts for longest.
+#: Else it waits for one second per RATE facts after a trigger, and for LONGEST_PAUSE after other facts.
 RATE = 1024
 LONGEST_PAUSE = 10 * SECOND
-#: After so many evaluations that changed nothing a window waits for a second, and twice as long after each further one.
+#: After this many evaluations that changed nothing a window waits a second, and twice as long after each further one.
 PATIENCE = 3
-#: A window may exceed its limit by one in so many facts, so that it is not trimmed at every evaluation.
+#: A window may exceed its limit by 1/SLACK, so that it is not trimmed at every evaluation.
 SLACK = 8
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ class Engine:
     """Joins facts into verdicts.
 
     Args:
-        patterns: what to look for; their order is the order of emissions.
+        patterns: the patterns to detect; their order is the order of emissions.
         lateness: how long after its own time a fact may arrive and still change everything it would have changed.
         skew: how far the clocks of two nodes may disagree. A fact is accepted up to this far ahead of the clock,
             and detectors that compare nodes allow for it.
         limits: see `EngineLimits`.
-        strict: raise an exception of a detector; otherwise log and count it, and go on with the others.
+        strict: raise the exceptions of detectors; otherwise log and count them.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Engine:
     # -- the clock ----------------------------------------------------------------------------------------------------
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Take these facts in any order; nothing is evaluated before the clock moves."""
+        """Add facts in any order. Nothing is evaluated before the clock moves."""
         before = len(self._pending)
         self._pending.extend(facts)
         self.stats.facts += len(self._pending) - before
 
     def advance(self, now: int) -> list[Emission]:
-        """Move the clock to `now` and return what is new. The clock never moves back."""
+        """Move the clock to `now` and return the new emissions. The clock never moves back."""
         return self._advance(now, last=False)
 
     def close(self, now: int) -> list[Emission]:
@@ -117,7 +117,7 @@ class Engine:
         return self._advance(now, last=True)
 
     def replay(self, facts: Iterable[Fact], until: int | None = None) -> list[Emission]:
-        """Return what a live engine would have said about these facts of the past by `until`.
+        """Return what a live engine would have emitted about these facts of the past by `until`.
 
         Args:
             until: the end of the observation; the time of the last fact when not given.
@@ -138,8 +138,8 @@ class Engine:
         out: list[Emission] = []
         taken = 0
         while True:
-            # A step is no longer than the allowed lateness. Windows keep that much more than they need, so at the end
-            # of a step everything is still there that its first fact can join.
+            # A step is no longer than the allowed lateness. Windows keep facts that much longer than necessary, so at
+            # the end of a step they still have all facts that the first fact of the step can join.
             step = now
             if taken < len(pending) and pending[taken].time < now:
                 step = min(now, max(pending[taken].time + self.lateness, self.clock))
@@ -160,7 +160,7 @@ class Engine:
             self._windows.prune(step)
             if step >= now:
                 break
-        # Facts that carry a time that has not come wait for it.
+        # Facts whose time has not come wait for it.
         self._pending = pending[taken : taken + self.limits.future]
         self.stats.future += len(pending) - taken - len(self._pending)
         return out
@@ -171,7 +171,7 @@ class Engine:
             heapq.heappush(self._timers, (instant, window.pattern, window.key))
 
     def _fire_timers(self, instant: int) -> list[FactWindow]:
-        """Return the windows whose timers have come. Those of windows evaluated or dropped since are void."""
+        """Return the windows whose timers fire. Timers of windows that were evaluated or dropped since are ignored."""
         fired = []
         while self._timers and self._timers[0][0] <= instant:
             _, pattern, key = heapq.heappop(self._timers)
@@ -192,12 +192,12 @@ class Engine:
                 ripe.append(window)
             else:
                 self._set_timer(window, until)
-                if window.size > SMALL:  # it may have grown enough by the next look
+                if window.size > SMALL:  # it may have grown enough at the next step
                     self._windows.changed.append(window)
         return ripe
 
     def _evaluate(self, windows: list[FactWindow], instant: int) -> list[Emission]:
-        """Evaluate windows; emissions are in the order of patterns and keys."""
+        """Evaluate windows and return the emissions in the order of patterns and keys."""
         found = []
         most = self.limits.window + self.limits.window // SLACK
         for window in windows:
@@ -245,7 +245,7 @@ class Engine:
 
 
 def _pause(window: FactWindow) -> int:
-    """Return how long after its last evaluation a changed window waits for the next."""
+    """Return how long a changed window waits after its last evaluation."""
     if window.state == TRIGGERED and window.size <= SMALL:
         return 0
     idle = window.unchanged - PATIENCE

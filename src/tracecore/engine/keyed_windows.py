@@ -26,7 +26,7 @@ class PatternWindows:
         self.keys = pattern.keys
         self.horizon = pattern.horizon
         self.triggers = frozenset(pattern.triggers or pattern.needs)
-        #: Sets of types that evaluations read: there are few, which many windows share.
+        #: Sets of types that evaluations read. Many windows share few different sets.
         self.read: dict[frozenset[type[Fact]], frozenset[type[Fact]]] = {}
         self.node_facts = NodeFacts(pattern, stats) if pattern.node_scoped else None
         self.windows: dict[Key, FactWindow] = {}
@@ -34,17 +34,17 @@ class PatternWindows:
 
 
 class KeyedWindows:
-    """All windows.
+    """The windows of all patterns.
+
+    `changed` lists the windows that facts woke since the last evaluation. It may list a window twice.
 
     Args:
         patterns: in the order of emissions.
         limits: see `EngineLimits`.
-        stats: counters to keep.
+        stats: counters to update.
         lateness: how long after its own time a fact may arrive and be evaluated.
         skew: see `patterns.contract.Window`.
         forget: called with every window that is dropped.
-
-    `changed` lists the windows that facts called on since the last look, some of them twice.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KeyedWindows:
                 self._by_type.setdefault(kind, []).append(owner)
 
     def cutoff(self, owner: PatternWindows, instant: int) -> int:
-        """The event time before which facts are forgotten: no verdict that can still change depends on them."""
+        """Return the event time before which facts are forgotten: no verdict that can change depends on them."""
         return instant - self._lateness - 2 * owner.horizon
 
     # -- inserting ----------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class KeyedWindows:
             stats.unneeded += not needed
 
     def _put(self, owner: PatternWindows, key: Key, fact: Fact, clock: int) -> None:
-        """Put a fact into a window, unless it is too late or there already."""
+        """Put a fact into a window, unless it is too late or a duplicate."""
         if fact.end < self.cutoff(owner, clock):
             self._stats.expired += 1
             return
@@ -124,7 +124,7 @@ class KeyedWindows:
             self._stats.duplicates += 1
 
     def _wake(self, owner: PatternWindows, window: FactWindow, kind: type[Fact]) -> None:
-        """Have a window evaluated because of a fact of this type."""
+        """Mark a window for evaluation because of a fact of this type."""
         self.changed.append(window)
         if kind in owner.triggers:
             window.state, window.wakes = TRIGGERED, frozenset()
@@ -138,7 +138,7 @@ class KeyedWindows:
     # -- forgetting ---------------------------------------------------------------------------------------------------
 
     def prune(self, instant: int) -> None:
-        """Forget old facts, once in a horizon for each pattern, and the oldest if there are too many."""
+        """Forget old facts, once per horizon of each pattern, and the oldest facts if there are too many."""
         for owner in self.patterns:
             if instant - owner.pruned > max(owner.horizon, 2 * self._lateness):
                 owner.pruned = instant
@@ -170,9 +170,9 @@ class KeyedWindows:
                 self._stats.evicted_total += dropped
 
     def _make_room(self) -> None:
-        """Drop windows until one in sixteen is free: the least recent ones of whichever pattern has most.
+        """Drop the least recent windows of the pattern with most windows until a sixteenth of the limit is free.
 
-        A flood of made-up jobs or nodes fills the windows of some patterns and thereby drops its own.
+        So a flood of invented jobs or nodes mostly drops its own windows.
         """
         most = self._limits.windows - self._limits.windows // 16
         while self._stats.windows >= most:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Pattern
 
-#: Bounds: facts of one node that can still meet a job, and nodes.
+#: Limits of the facts of one node and of the nodes that are remembered.
 MOST_FACTS: Final = 1024
 MOST_NODES: Final = 16_384
 
@@ -29,11 +29,11 @@ class NodeFacts:
         self._triggers = frozenset(pattern.triggers)
         self._stats = stats
         self._facts: dict[str, dict[tuple[str, type[Fact]], Fact]] = {}
-        #: By node the windows that received a trigger from there, each with the time of its last.
+        #: By node: the windows that received a trigger from the node, each with the time of the last one.
         self._windows: dict[str, dict[Key, int]] = {}
 
     def joined(self, fact: Fact, own: tuple[Key, ...]) -> list[tuple[Fact, Key]]:
-        """Return what else goes where because of a fact that has gone to its own windows."""
+        """Return the facts and windows that a fact joins beyond its own windows, after it was put into those."""
         node, kind = fact.node, type(fact)
         if node is None:
             return []

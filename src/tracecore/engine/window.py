@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Fact)
     K = TypeVar("K")
 
-#: States of a window: it holds no trigger; nothing changed since its evaluation; facts came; a trigger came.
+#: States of a window: it has no trigger; nothing has changed since its evaluation; facts arrived; a trigger arrived.
 DORMANT, CURRENT, CHANGED, TRIGGERED = range(4)
 
 NOTHING: Mapping[str | Source, Emission] = MappingProxyType({})
@@ -47,15 +47,15 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         newest: no fact began later than this.
         facts: by type, each sorted by (time, uid).
         size: the number of facts.
-        indexes: made by `grouped` and `distinct`: how many facts of a type were read, and the groups or values.
+        indexes: made by `grouped` and `distinct`: the number of facts that were indexed, and the groups or values.
         standing: the last emission of each episode that was not retracted.
-        said: the verdicts of the last evaluation.
-        state: whether it is to be evaluated; see `DORMANT`.
-        wakes: fact types that call for an evaluation: triggers, or those that the last evaluation asked for.
-        reading: fact types that were asked for, while it is evaluated.
+        verdicts: the verdicts of the last evaluation.
+        state: whether the window must be evaluated; see `DORMANT`.
+        wakes: fact types that cause an evaluation: triggers, or the types that the last evaluation read.
+        reading: the fact types read so far by the evaluation that runs.
         evaluated: the time of the last evaluation.
         evaluated_size: the number of facts at that time.
-        unchanged: evaluations since the last one that changed something.
+        unchanged: evaluations since the last one that caused an emission.
         timer: when to evaluate next without a new fact.
         floor: facts before this time were dropped for a limit, so verdicts about that time can no longer be judged.
     """
@@ -69,7 +69,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     size: int = 0
     indexes: dict[tuple[type[Fact], Callable[[Any], Any], type], tuple[int, Any]] = {}
     standing: Mapping[str | Source, Emission] = NOTHING
-    said: Sequence[Verdict] = ()
+    verdicts: Sequence[Verdict] = ()
     state: int = 0
     wakes: frozenset[type[Fact]] = frozenset()
     reading: set[type[Fact]] | None = None
@@ -106,9 +106,9 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         return cast("set[K]", values)
 
     def add(self, fact: Fact) -> bool:
-        """Insert this fact; False if the window already holds it.
+        """Insert a fact and return True, or return False if the window already has it.
 
-        A fact that repeats another with a larger count replaces it.
+        A repeated fact with a larger count replaces the earlier one.
         """
         kind, time = type(fact), fact.time
         facts = self.facts.setdefault(kind, [])
@@ -117,7 +117,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
             facts.append(fact)
             self.size += 1
             return True
-        # Many logs tell time by the second, so many facts can share a time; to compare uids is slow.
+        # Many logs have times in whole seconds, so many facts may share a time. Comparing times is faster than uids.
         place = bisect_left(facts, time, key=_time)
         end = bisect_right(facts, time, place, key=_time)
         place = bisect_left(facts, fact.uid, place, end, key=_uid)
@@ -135,12 +135,12 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         self.indexes = {name: index for name, index in self.indexes.items() if name[0] is not kind}
 
     def prune(self, cutoff: int) -> int:
-        """Forget facts that ended before this time and return their number."""
+        """Forget the facts that ended before this time and return their number."""
         dropped = 0
         for kind, facts in self.facts.items():
             if facts and facts[0].time < cutoff:
                 place = bisect_left(facts, cutoff, key=_time)
-                # A folded fact that began before the cutoff may still go on.
+                # A folded fact that began before the cutoff may have ended after it.
                 kept = [fact for fact in facts[:place] if fact.last_time is not None and fact.last_time >= cutoff]
                 if len(kept) < place:
                     dropped += place - len(kept)
@@ -164,8 +164,8 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
 
 def _supersedes(fact: Fact, present: Fact) -> bool:
-    """Whether a fact replaces another of the same time and uid: a fold that went on counting does.
+    """Whether a fact replaces another of the same time and uid, because it is a fold with a larger count.
 
-    Two different statements under one uid are a mistake of their source; the choice must not depend on their order.
+    Other facts with one uid are a mistake of their source; the choice between them must not depend on their order.
     """
     return fact != present and (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))

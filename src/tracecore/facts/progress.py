@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from tracecore.facts.fact import Fact, order
@@ -30,6 +30,14 @@ STREAMS = 65_536
 JOBS = 16_384
 #: Maximum number of attempts of one job to remember.
 ATTEMPTS = 1_000
+#: A stream stands still when nothing comes for `SLOWER` times the second longest of its last `PAUSES` pauses: rollouts,
+#: evaluations and long steps are pauses. The longest may have been a stall, and pauses shorter than `PAUSE` do not
+#: count. No stream may stay silent for longer than `SILENCE`.
+SLOWER = 2
+PAUSES = 8
+PAUSE = 30 * SECOND
+MEMORY = 3600 * SECOND
+SILENCE = 1800 * SECOND
 #: Maximum number of facts of one stream, and of ends, that wait for the clock.
 PENDING = 8_192
 
@@ -43,8 +51,8 @@ _Waiting = tuple[int, str, int, str, str, int, Fact]
 
 class _State:
     __slots__ = (
-        "attempt", "checkpoints", "due", "ended", "last", "latest", "pending", "phase", "saved", "since", "stated",
-        "step",
+        "attempt", "checkpoints", "due", "ended", "last", "latest", "pauses", "pending", "phase", "saved", "since",
+        "stated", "step", "tells",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -61,6 +69,10 @@ class _State:
         self.last: Fact | None = None
         self.latest: tuple[int, str, int] | None = None
         self.ended = False
+        #: Its last pauses: (end, length).
+        self.pauses: deque[tuple[int, int]] = deque(maxlen=PAUSES)
+        #: Whether it ever reported progress of the training. Ranks that only write their part of a checkpoint do not.
+        self.tells = False
         #: Length of the current stall as last stated, in nanoseconds.
         self.stated = 0
         self.pending: list[_Waiting] = []
@@ -93,6 +105,8 @@ class ProgressBridge:
         self._states: OrderedDict[Stream, _State] = OrderedDict()
         #: By job and attempt: the time of its first progress.
         self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
+        #: When somebody of a job first said how far the training is.
+        self._told: OrderedDict[str, int] = OrderedDict()
         self._ends: list[_Waiting] = []
         #: Heap of times to check streams. Most streams are over, and a tick does not check those.
         self._due: list[tuple[int, int, _State]] = []
@@ -148,6 +162,10 @@ class ProgressBridge:
             if len(self._begun) >= JOBS:
                 self._begun.popitem(last=False)
             begun = self._begun[job] = {}
+        if isinstance(fact, Progress) and fact.time < self._told.get(job, fact.time + 1):
+            self._told[job] = fact.time
+            if len(self._told) > JOBS:
+                self._told.popitem(last=False)
         if fact.attempt not in begun or fact.time < begun[fact.attempt]:
             begun[fact.attempt] = fact.time
             if len(begun) > ATTEMPTS:
@@ -187,27 +205,54 @@ class ProgressBridge:
     def _next(self, state: _State, now: int) -> int | None:
         """Return the next time to check a stream; None if only another fact can change it."""
         due = state.pending[0][0] if state.pending else None
-        if state.since is None or state.last is None or state.ended or state.last.approximate:
+        since = self._silent_since(state)
+        if since is None or state.last is None:
             return due
         begun = self._begun.get(state.last.job or "", {})
         if any(number > state.attempt and time < now for number, time in begun.items()):
             return due  # its stall has ended
-        grows = state.since + _longer(now - state.since, self.threshold)
+        grows = since + _longer(now - since, self._patience(state))
         return grows if due is None else min(due, grows)
+
+    def _patience(self, state: _State) -> int:
+        """Return how long nothing may come before the stream stands still."""
+        near = [length for end, length in state.pauses if end >= (state.since or 0) - MEMORY]
+        if len(near) < 3 or state.checkpoints:
+            return self.threshold
+        usual = SLOWER * sorted(near)[-2]
+        usual = -(-usual // (10 * SECOND)) * 10 * SECOND
+        return max(self.threshold, min(usual, SILENCE))
+
+    def _silent_since(self, state: _State) -> int | None:
+        """Return since when a report is missing; None where none is.
+
+        Where others of the job say how far the training is, a rank that never did only writes its part of checkpoints:
+        it is missed while it does so.
+        """
+        if state.since is None or state.last is None or state.ended or state.last.approximate:
+            # A line without a time of its own was written some time after the one above it: for how long nothing came
+            # since then is not known.
+            return None
+        told = self._told.get(state.last.job or "")
+        if state.tells or told is None or told > state.since:
+            return state.since
+        begun = min((time for time, _, _ in state.checkpoints.values()), default=None)
+        return None if begun is None else max(state.since, begun)
 
     def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
         """State the stall of this stream up to this time, if it is longer than last stated."""
-        # The time of a line without its own time is a lower bound, so the length of a stall after it is not known.
-        if state.since is None or state.last is None or state.ended or state.last.approximate:
+        since = self._silent_since(state)
+        if since is None or state.last is None:
             return
-        length = _rounded(until - state.since, self.threshold)
+        patience = self._patience(state)
+        length = _rounded(until - since, patience)
         if length <= state.stated:
             return
         last = state.last
         # A job that was restarted, maybe with fewer ranks, does not wait for a stream of an earlier attempt.
         again = [time for n, time in self._begun.get(last.job or "", {}).items() if n > state.attempt]
         if again and min(again) < until:
-            length = _rounded(min(again) - state.since, self.threshold)
+            length = _rounded(min(again) - since, patience)
             if length <= state.stated:
                 return
         state.stated = length
@@ -215,9 +260,9 @@ class ProgressBridge:
         place = last.source
         found.append(
             StepStalled(
-                time=state.since + self.threshold,
-                last_time=state.since + length if length > self.threshold else None,
-                source=Source(place.path, place.offset, place.line, place.length, f"stall:{who}@{state.since}"),
+                time=since + self.threshold,
+                last_time=since + length if length > self.threshold else None,
+                source=Source(place.path, place.offset, place.line, place.length, f"stall:{who}@{since}"),
                 node=last.node,
                 pod=last.pod,
                 job=last.job,
@@ -336,7 +381,9 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
     if fact.attempt > state.attempt:
         state.attempt = fact.attempt
         state.checkpoints.clear()
+        state.pauses.clear()
         state.step = state.phase = state.saved = None
+    state.tells = state.tells or isinstance(fact, Progress)
     if isinstance(fact, CheckpointPhase):
         if fact.event == "begin":
             if not _is_older(state, fact):
@@ -350,6 +397,8 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
     # A report may stand for several that followed each other closely. If the stream has steps, lines without a step
     # are no progress: the first of them may change the phase, so only its own time counts.
     end = fact.time if isinstance(fact, Progress) and fact.step is None and state.step is not None else fact.end
+    if state.since is not None and fact.time - state.since >= PAUSE:
+        state.pauses.append((fact.time, fact.time - state.since))
     state.since = end if state.since is None else max(state.since, end)
     state.last, state.latest, state.stated, state.ended = fact, _place(fact), 0, False
     if isinstance(fact, Progress):

@@ -6,6 +6,7 @@ difference: a program that survived the error goes on, a restarted program count
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _ENDS = (ExceptionRaised, FatalSignal, LauncherFailure, CudaOom, CudaOomUnmeasured)
 #: Ranks that share a file without naming themselves are at most this many steps apart.
 APART = 1
+#: Counters of one program that are told apart.
+COUNTERS = 64
+#: A bar that falls back so often without a failure is drawn anew every epoch.
+ROUNDS = 2
 
 
 def numbered(facts: Iterable[Fact]) -> list[Fact]:
@@ -43,20 +48,65 @@ def numbered(facts: Iterable[Fact]) -> list[Fact]:
 
 def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
     """Return the facts of later attempts, by the id of the facts that they replace."""
-    step: int | None = None
-    epoch: float | None = None
-    failed = full = False
+    rounds = _rounds(facts)
+    counters = _Counters()
+    failed = False
     attempt = 0
     found: dict[int, Fact] = {}
     for fact in facts:
         if isinstance(fact, _ENDS):
             failed = failed or not (isinstance(fact, ExceptionRaised) and fact.caught)
         elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
-            # After a full progress bar, or in another epoch, a running program counts its steps from the beginning.
-            again = not full and (fact.epoch is None or epoch is None or fact.epoch <= epoch)
-            if failed and step is not None and fact.step < step - APART and again:
-                attempt += 1
-            failed, full, step, epoch = False, fact.step == fact.total_steps, fact.step, fact.epoch
+            if fact.total_steps not in rounds:
+                if counters.falls_back(fact) and failed:
+                    attempt += 1
+                    counters = _Counters()
+                failed = False
+            counters.take(fact)
         if attempt:
             found[id(fact)] = msgspec.structs.replace(fact, attempt=attempt)
     return found
+
+
+def _rounds(facts: Sequence[Fact]) -> set[int]:
+    """Return the totals of bars that are drawn anew every epoch: they fall back although nothing failed.
+
+    Of a long log few reports are kept: the last one of a bar, which is full, need not be among them.
+    """
+    counters = _Counters()
+    failed = False
+    falls: Counter[int] = Counter()
+    for fact in facts:
+        if isinstance(fact, _ENDS):
+            failed = True
+        elif isinstance(fact, Progress) and fact.step is not None and (fact.phase or "train") == "train":
+            if fact.total_steps is not None and counters.falls_back(fact) and not failed:
+                falls[fact.total_steps] += 1
+            failed = False
+            counters.take(fact)
+    return {total for total, times in falls.items() if times >= ROUNDS}
+
+
+class _Counters:
+    """The last report of each counter of one program: a bar of an epoch and the number of the step since the start
+    may stand side by side. They are told apart by their totals."""
+
+    def __init__(self) -> None:
+        self._last: dict[int | None, Progress] = {}
+        self._before: Progress | None = None
+
+    def take(self, report: Progress) -> None:
+        self._before = report
+        if report.total_steps in self._last or len(self._last) < COUNTERS:
+            self._last[report.total_steps] = report
+
+    def falls_back(self, report: Progress) -> bool:
+        """Return whether a step was made before the last one of its counter.
+
+        A bar that was full, or another epoch: steps are counted anew and the program goes on.
+        """
+        last = self._last.get(report.total_steps, self._before)
+        if last is None or last.step is None or report.step is None or last.step == last.total_steps:
+            return False
+        again = report.epoch is None or last.epoch is None or report.epoch <= last.epoch
+        return again and report.step < last.step - APART

@@ -135,11 +135,13 @@ def _told(fact: Fact) -> str:
 def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> IncidentContext:
     """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    alike = {rank for t in symptoms if t.name == root.name for rank in t.ranks} - root.ranks
     ended = attempt.ended if attempt is not None else {}
     return IncidentContext(
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
+        alike=tuple(sorted(alike)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},
@@ -172,6 +174,7 @@ def _suspects(
     if not ranks:
         for t in symptoms:
             same = t.name == root.name == "gpu_fault"
+            same = same or (t.name == root.name == "storage_failure" and rule_conditions.says_why(root, t))
             same = same or (t.name == "worker_crash" and rule_conditions.same_death(root, t))
             if t.ranks and same:
                 ranks = t.suspects.ranks
@@ -209,6 +212,13 @@ def _suspects(
         ranks = (local,) if max(attempt.ranks, default=local) == local else ()
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
+    alike = [t.suspects for t in symptoms if t.name == root.name == "cuda_oom" and t.ranks]
+    together = {*ranks, *(rank for other in alike for rank in other.ranks)}
+    if alike and not together >= world:
+        ranks = tuple(sorted(together))
+        for name in ("nodes", "gpus", "pods"):
+            both = {*getattr(suspects, name), *(one for other in alike for one in getattr(other, name))}
+            suspects = msgspec.structs.replace(suspects, **{name: tuple(sorted(both))})
     # Where only rank 0 is heard of, a list of ends that has no other says that it is the whole run; its own log does
     # not, nor a launcher that tells which of its processes ended.
     told = {fact.source.path for fact in root.evidence if not isinstance(fact, ExitStatus)}
@@ -217,5 +227,7 @@ def _suspects(
     if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
-    nodes = suspects.nodes or whereabouts.nodes_of(root, ranks, attempt, run)
-    return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes)
+    nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
+    pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run)
+    gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
+    return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)

@@ -81,15 +81,19 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     """
     if not source.line or source.length <= 0:
         return None
-    stream = next((stream for stream in bundle.streams if stream.path == source.path), None)
-    if stream is None:
-        return None
     begin = source.offset + max(0, source.length - _BYTES)
-    try:
-        with stream.open() as file:
-            before = _enter(file, source.offset, begin)
-            raw = exactly(file, min(source.length, _BYTES))
-    except archive.ERRORS:
+    before, raw = 0, b""
+    # In each section of a pasted text the others are blank.
+    for stream in (stream for stream in bundle.streams if stream.path == source.path):
+        try:
+            with stream.open() as file:
+                before = _enter(file, source.offset, begin)
+                raw = exactly(file, min(source.length, _BYTES))
+        except archive.ERRORS:
+            return None
+        if raw.strip():
+            break
+    if not raw:
         return None
     number = source.line + before
     lines = [_fitting(line) for line in _shown(raw, bundle).split("\n")]
@@ -107,6 +111,10 @@ def _shown(raw: bytes, bundle: Bundle) -> str:
 def _fitting(line: str) -> str:
     """A line that is not too long to show: what a long one says is at its beginning or at its end."""
     return line.rstrip() if len(line) <= _WIDTH else f"{line[: _WIDTH // 2]} … {line[-_WIDTH // 2 :].rstrip()}"
+
+
+#: How a file of py-spy begins, and the end of one that is cut.
+_FRAMES: Final = re2.compile(rb"^(?:Process \d+: [^\n]*\nPython v\d|(?:    )?Thread \d+ \(|    \S+ \([^\n:]+:\d+\)\n)")
 
 
 def last_words(
@@ -153,8 +161,13 @@ def _written(stream: Stream) -> int:
 
 
 def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int, str]]:
-    """The program's lines near the end of this log; where a rank is given, those labelled with it."""
+    """The program's lines near the end of this log; where a rank is given, those labelled with it.
+
+    None of a file that py-spy wrote: frames are no words of the program.
+    """
     raw, _, number = end_of(stream, _TAIL)
+    if _FRAMES.match(raw):
+        return []
     unwrap = dialect(stream)
     told = []
     raised: Traceback | None = None

@@ -92,6 +92,13 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("cuda_oom",),
+        effects=("cuda_oom",),
+        bonds=("job",),
+        reason="it is the same shortage of memory, on another rank",
+        test=when.same_shortage,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),
@@ -167,6 +174,14 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("node?",),
         reason="it is the same storage, which failed further",
         test=when.same_storage,
+    ),
+    Rule(
+        causes=("storage_failure",),
+        effects=("storage_failure",),
+        bonds=("node?",),
+        reason="it is the same failed write, by a line that does not say why",
+        test=when.says_why,
+        before=False,
     ),
     Rule(
         causes=("storage_failure",),
@@ -261,6 +276,14 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
         test=lambda cause, effect: not when.only_suspected(cause) and when.same_group(cause, effect),
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
+        effects=("training_divergence",),
+        bonds=("job",),
+        reason="ranks that reduce different element types mix up each other's numbers",
+        test=when.mixes_numbers,
         before=False,
     ),
     Rule(

@@ -130,6 +130,15 @@ def splits_differ(mismatch: Footprint) -> bool:
     return mismatch.fields.get("differs") == "splits"
 
 
+def mixes_numbers(mismatch: Footprint, divergence: Footprint) -> bool:
+    """Whether ranks reduce different element types, as they do since before the loss was lost.
+
+    Such a call ends and gives wrong numbers. It is reported only when a later one does not end, so the report may come
+    after the divergence. A branch that a rank takes because of a bad loss leads to another operation, not another type.
+    """
+    return mismatch.fields.get("differs") == "type" and mismatch.first - divergence.first <= EPISODE
+
+
 def only_suspected(mismatch: Footprint) -> bool:
     """Whether the library only suspects it of ranks that wait."""
     return mismatch.fields.get("differs") == "suspected"
@@ -207,6 +216,13 @@ def names_the_rank(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+def same_shortage(cause: Footprint, effect: Footprint) -> bool:
+    """Other ranks ran out of memory in the same step, as all of a stage of a pipeline do; the first stands for them."""
+    if not cause.ranks or not effect.ranks or not cause.ranks.isdisjoint(effect.ranks):
+        return False
+    return (cause.first, cause.id) < (effect.first, effect.id) and effect.first - cause.first <= UNTIMED
+
+
 def told_by_nccl(cause: Footprint, effect: Footprint) -> bool:
     """The machine tells of its port, and NCCL of the same machine's, or of one that it does not name."""
     if not cause.nodes or not effect.nodes:
@@ -237,6 +253,18 @@ def same_mount(cause: Footprint, effect: Footprint) -> bool:
     mounts = all(touch.fields.get("tracecore.storage.error") == "mount_failed" for touch in (cause, effect))
     told = bool(cause.pods) and not effect.pods and not effect.ranks
     return mounts and told and cause.first - NOTICED <= effect.first <= cause.last + NOTICED
+
+
+#: Errors of storage that say why it took only a part of what was written.
+WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio"})
+
+
+def says_why(cause: Footprint, effect: Footprint) -> bool:
+    """A library says that a write failed and not why, and somebody else why."""
+    errors = [touch.fields.get("tracecore.storage.error") for touch in (cause, effect)]
+    near = abs(cause.first - effect.first) <= NOTICED or not (cause.timed and effect.timed)
+    ranks = not cause.ranks or not cause.ranks.isdisjoint(effect.ranks)
+    return errors[0] in WHY_CUT and errors[1] == "write_failed" and near and ranks
 
 
 #: Errors that a program gets from storage which its machine has lost.

@@ -89,9 +89,11 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         stalls: facts that say it stopped making progress.
         finished: the program says that it is complete.
         done: ranks that say so.
+        ended_well: the last container of every pod of the job ended with status 0.
         timed: times were read, not inferred.
         progress: last time a step was reported.
         last_steps: the last report of each rank.
+        last_places: the offset of the last report in each file.
         pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
@@ -116,9 +118,11 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     finished: bool = False
     done: dict[int, RunFinished] = msgspec.field(default_factory=dict)
     completed: bool = False
+    ended_well: bool = False
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+    last_places: dict[str, int] = msgspec.field(default_factory=dict)
     pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
@@ -144,7 +148,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         if any(status.alive for status in self.ended.values()):
             # A launcher that outlived its workers' last failure has not ended well.
             return "failed" if self.bad else "unended"
-        if codes or self.completed:
+        if codes or self.completed or self.ended_well:
             return "finished"
         if self.bad:
             return "failed"
@@ -164,6 +168,7 @@ class JobRun(msgspec.Struct, kw_only=True):
         transport: what was measured of the links, ports and connections between ranks, oldest first.
         damaged: reports of processes that the kernel ended for damaged memory, oldest first.
         waiting_pods: pods that got no network.
+        full_names: pods with their namespaces, by their names, where no two namespaces have one of that name.
         machine: the only one whose kubelet refuses a pod, which it does where a GPU failed.
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
@@ -178,6 +183,7 @@ class JobRun(msgspec.Struct, kw_only=True):
     placement: Placement = msgspec.field(default_factory=Placement)
     pod_nodes: dict[str, str] = msgspec.field(default_factory=dict)
     waiting_pods: set[str] = msgspec.field(default_factory=set)
+    full_names: dict[str, str] = msgspec.field(default_factory=dict)
     last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
@@ -243,7 +249,9 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         job = fact.job or default
         number = _last_by(fact, job, attempts) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
+    well = _jobs_that_ended_well(endings, default, attempts, placement)
     for attempt in attempts.values():
+        attempt.ended_well = attempt.job in well
         if len(names) <= 1:
             attempt.ranks.update(logs)
         _settle(attempt)
@@ -271,9 +279,33 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         hung=hung[:_TROUBLE],
         placement=placement,
         pod_nodes=_pod_nodes(facts, placement),
+        full_names=_full_names(facts),
         waiting_pods={fact.pod for fact in facts if isinstance(fact, CniEvent) and fact.pod},
         machine=machines.pop() if len(machines) == 1 else None,
     )
+
+
+def _jobs_that_ended_well(
+    endings: Iterable[Fact], default: str, attempts: dict[tuple[str, int], JobAttempt], placement: Placement
+) -> set[str]:
+    """Return the jobs whose containers all ended with status 0 at last, whatever happened to those before them.
+
+    Every pod that left lines, and every pod that is listed, has to be among them: one that has not ended may hang.
+    """
+    last: dict[str, dict[tuple[str, str | None], ContainerTerminated]] = {}
+    for fact in endings:
+        if isinstance(fact, ContainerTerminated) and fact.pod:
+            mine = last.setdefault(fact.job or default, {})
+            key = fact.pod.rpartition("/")[2], fact.container
+            if key not in mine or (mine[key].attempt, mine[key].end) <= (fact.attempt, fact.end):
+                mine[key] = fact
+    if len(last) != 1:
+        return set()
+    job, ends = last.popitem()
+    needed = {pod.rpartition("/")[2] for (name, _), one in attempts.items() if name == job for pod in one.pods}
+    needed |= set(placement.pod_nodes)
+    well = all(fact.exit_code == 0 for fact in ends.values())
+    return {job} if well and needed <= {pod for pod, _ in ends} else set()
 
 
 def _is_of_fabric(fact: Fact) -> bool:
@@ -287,6 +319,15 @@ def _pod_nodes(facts: Sequence[Fact], placement: Placement) -> dict[str, str]:
         if fact.pod and fact.node:
             found.setdefault(fact.pod.rpartition("/")[2], set()).add(fact.node)
     return {pod: nodes.pop() for pod, nodes in found.items() if len(nodes) == 1}
+
+
+def _full_names(facts: Sequence[Fact]) -> dict[str, str]:
+    """Return pods with their namespaces, by their names; none of those that two namespaces have."""
+    found: dict[str, set[str]] = {}
+    for fact in facts:
+        if fact.pod and "/" in fact.pod:
+            found.setdefault(fact.pod.rpartition("/")[2], set()).add(fact.pod)
+    return {pod: names.pop() for pod, names in found.items() if len(names) == 1}
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
@@ -386,6 +427,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         if last is not None and not last.approximate and not fact.approximate:
             attempt.pauses[rank] = max(attempt.pauses.get(rank, 0), fact.time - last.end)
         attempt.last_steps[rank] = fact
+        path, offset = fact.source.path, fact.source.offset
+        attempt.last_places[path] = max(attempt.last_places.get(path, 0), offset)
         attempt.saving.pop(rank, None)
         if attempt.bad:
             # Whoever makes steps was started in the end.
@@ -464,8 +507,7 @@ def _is_last_word(attempt: JobAttempt, fact: Fact) -> bool:
     """Whether no step was reported after this; without times, none further down the same file."""
     if not fact.approximate:
         return fact.end >= attempt.progress
-    last = [step for step in attempt.last_steps.values() if step.source.path == fact.source.path]
-    return all(step.source.offset < fact.source.offset for step in last)
+    return attempt.last_places.get(fact.source.path, -1) < fact.source.offset
 
 
 def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 _PIDS: Final = ("pid", "victim_pid")
 #: What hits every process of a machine.
 _WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
+#: What is wrong with one GPU.
+OF_GPU: Final = frozenset({"gpu_fault", "hbm_ecc", "pcie_aer", "cuda_oom", "gpu_app_fault"})
 #: What ranks that read or write on a machine wait for.
 OF_STORAGE: Final = frozenset({"storage_failure", "checkpointer_hang", "dataloader_hang"})
-#: What the program does wrong, most often.
-_OF_PROGRAM: Final = frozenset({"worker_crash", "gpu_app_fault", "training_divergence", "collective_mismatch"})
 #: Ranks of a job of which the missing ones are named.
 _MOST: Final = 16_384
+#: GPUs of most machines.
+_GPUS: Final = 8
 #: Names that every machine has for itself.
 _HERE: Final = frozenset({"localhost", "127.0.0.1"})
 #: A task that hangs this long before or after storage stopped answering waits for it, nanoseconds.
@@ -113,25 +115,55 @@ def missing(size: object, count: object, attempt: JobAttempt | None, run: JobRun
     return tuple(sorted(waiting)) if len(waiting) == count else ()
 
 
-def nodes_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
-    """Return the machines of these ranks, where all of them are known.
-
-    Of a failure of the program the machine says something only where the job has another one.
-    """
+def nodes_of(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the machines of these ranks, where all of them are known."""
     if attempt is None or len(run.jobs()) > 1 or not ranks:
         return ()
-    placed = run.placement.nodes.values()
-    machines = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes, *placed)}
-    if root.name in _OF_PROGRAM and len(machines - _HERE) < 2:
-        return ()
     found: set[str] = set()
+    sole = _sole_machine(attempt, run)
     for rank in ranks:
         told = {place for place, there in attempt.places.items() if rank in there and "/" not in place}
-        node = run.placement.node_of(rank, attempt.ranks) or (told.pop() if len(told) == 1 else None)
+        node = run.placement.node_of(rank, attempt.ranks) or (told.pop() if len(told) == 1 else sole)
         if node is None or short(node) in _HERE:
             return ()
         found.add(node)
     return tuple(sorted(found))
+
+
+def gpus_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the GPU of the one rank whose GPU failed, by its own words."""
+    if root.name not in OF_GPU or attempt is None or len(run.jobs()) > 1 or len(ranks) != 1:
+        return ()
+    found = {gpu for (_, gpu), rank in run.placement.of_gpus.items() if rank == ranks[0]}
+    return tuple(found) if len(found) == 1 else ()
+
+
+def _sole_machine(attempt: JobAttempt, run: JobRun) -> str | None:
+    """Return the machine of a job to which a scheduler gave one, where no file is of another, nor has a rank of one."""
+    placed = run.placement.nodes.values()
+    named = {short(host) for host in (*run.placement.hosts, *attempt.hosts, *attempt.nodes, *placed)} - _HERE
+    return (
+        next(iter(attempt.nodes))
+        if len(named) == len(attempt.nodes) == 1 and max(attempt.ranks, default=0) < _GPUS
+        else None
+    )
+
+
+def pods_of(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the pods of these ranks, where all of them are known."""
+    if attempt is None or len(run.jobs()) > 1 or not ranks:
+        return ()
+    mine: dict[int, set[str]] = {}
+    for pod, there in run.placement.pods.items():
+        for rank in there:
+            mine.setdefault(rank, set()).add(pod)
+    for place, known in attempt.places.items():
+        for rank in known if "/" in place else ():
+            mine.setdefault(rank, set()).add(place.rpartition("/")[2])
+    found = [mine.get(rank, set()) for rank in ranks]
+    if any(len(pods) != 1 for pods in found):
+        return ()
+    return tuple(sorted({run.full_names.get(pod, pod) for pods in found for pod in pods}))
 
 
 def rank_of_local(node: str, local: int, attempt: JobAttempt | None, run: JobRun) -> int | None:

@@ -212,6 +212,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         ranks: all ranks with a log.
         lost: ranks that report a lost connection to another rank.
         awaited: ranks that a hang waits for, if the verdict explains the hang.
+        alike: other ranks with the same problem, from further verdicts of the pattern.
         ended: how each rank ended, in words, if known.
         alive: ranks that still ran when exit statuses were taken.
         stacks: the last printed stack of each rank, if no step followed.
@@ -224,6 +225,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     ranks: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
+    alike: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)

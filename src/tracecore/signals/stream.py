@@ -42,8 +42,10 @@ class Stream(msgspec.Struct, kw_only=True):
         first_stamp: first timestamp near the beginning, if any.
         wrapping: which of `logs.dialects.WRAPPINGS` stands before every line.
         containers: the rank of each of compose's containers, where their names tell.
+        tasks: the machine of each of srun's tasks, where they are launchers and lines tell.
         processes: the rank of each process that its lines name by machine and number, where other lines tell.
         machine_ranks: the ranks of the machine whose log it is, by local rank, where a launcher lists them.
+        launchers: how many of torchrun's processes say at its beginning that they start.
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
@@ -60,8 +62,10 @@ class Stream(msgspec.Struct, kw_only=True):
     first_stamp: Stamp | None = None
     wrapping: str = ""
     containers: dict[str, int] = msgspec.field(default_factory=dict)
+    tasks: dict[str, str] = msgspec.field(default_factory=dict)
     processes: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
     machine_ranks: tuple[int, ...] = ()
+    launchers: int = 0
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None

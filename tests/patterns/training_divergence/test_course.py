@@ -82,7 +82,7 @@ def surge(*values: float | None, window: int = 100, persist: int = 3, apart: int
         ((1, 2, 4, 20, 20, 20), 2.0),
         ((1, 2, 4, 19, 20, 20), None),
         ((0, 0, 0, 10, 10, 10), None),
-        ((-1, -1, -1, 10, 10, 10), None),
+        ((-1, 1, -1, 10, 10, 10), 1.0),
         ((1, 1, None, 1, 10, None, 10, 10), 1.0),
         # Those that were not high for long enough count among the usual ones.
         ((1, 1, 1, 10, 10, 1, 20, 20, 20), 1.0),

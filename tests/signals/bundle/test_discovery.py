@@ -329,6 +329,8 @@ def test_local_ranks_are_global_on_one_node_only(tmp_path: Path) -> None:
             "pods/ml_trainer-0_0a1b-2c/main/0.log.20261115-013704.gz",
             {"k8s.pod.name": "trainer-0", "tracecore.attempt": 0},
         ),
+        ("x/worker_1.log", {"gen_ai.training.rank": 1}),
+        ("x/worker_1_0.log", {}),
         (
             "none_x/attempt_1/3/stderr.log",
             {"tracecore.attempt": 1, "gen_ai.training.local_rank": 3, "log.iostream": "stderr"},

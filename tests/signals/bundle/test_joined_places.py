@@ -287,3 +287,86 @@ def test_a_pod_of_several_ranks_is_none_of_them(tmp_path: Path) -> None:
     (log,) = bundle(tmp_path, worker_2__log=text).streams
     assert "gen_ai.training.rank" not in log.resource
     assert log.machine_ranks == tuple(range(16, 24))
+
+
+def failed(*rows: tuple[str, int, int], label: str = "") -> str:
+    """torchelastic's table of failures."""
+    lines = [
+        f"{label}[0]:\n{label}  host      : {host}\n{label}  rank      : {rank} (local_rank: {local})\n"
+        f"{label}  exitcode  : 1 (pid: {900 + rank})\n"
+        for host, rank, local in rows
+    ]
+    return STEP + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes"),
+    [
+        # Rank 2 is between two ranks of the machine, and hangs.
+        ([("gx-01", 0, 0), ("gx-01", 1, 1), ("gx-01", 3, 3)], {0: "gx-01", 1: "gx-01", 2: "gx-01", 3: "gx-01"}),
+        ([("gx-01", 3, 3)], {0: "gx-01", 1: "gx-01", 2: "gx-01", 3: "gx-01"}),
+        # Ranks go through the machines in turns, or may do so.
+        ([("gx-01", 0, 0), ("gx-01", 4, 2)], {0: "gx-01", 4: "gx-01"}),
+        ([("gx-01", 4, 2)], {4: "gx-01"}),
+        ([("gx-01", 0, 0)], {0: "gx-01"}),
+        ([("gx-01", 0, 0), ("gx-02", 1, 0), ("gx-01", 3, 3)], {0: "gx-01", 1: "gx-02", 3: "gx-01"}),
+    ],
+)
+def test_ranks_beside_those_that_are_placed(
+    tmp_path: Path, rows: list[tuple[str, int, int]], nodes: dict[int, str]
+) -> None:
+    assert placed(tmp_path, launch__log=failed(*rows)).nodes == nodes
+
+
+def test_all_ranks_that_a_launcher_starts_beside_one(tmp_path: Path) -> None:
+    log = "+ torchrun --nnodes=2 --nproc-per-node=4 train.py\n" + failed(("gx-02", 6, 2))
+    assert placed(tmp_path, launch__log=log).nodes == dict.fromkeys(range(4, 8), "gx-02")
+
+
+def test_the_machine_of_which_nothing_is_known_in_a_list(tmp_path: Path) -> None:
+    """srun tells of the tasks of three machines of four: those of the fourth are the others."""
+    ended = "".join(
+        f"srun: error: gx-{name}: tasks {first}-{first + 3}: Aborted\n"
+        for name, first in (("07", 0), ("08", 4), ("12", 12))
+    )
+    output = "NODES=gx-[07-08,11-12]\n" + STEP
+    assert machines(tmp_path, slurm_8__out=output, slurm_8__err=ended)["gx-11"] == (8, 9, 10, 11)
+
+
+def test_the_machines_that_sacct_lists(tmp_path: Path) -> None:
+    ended = "srun: error: gx-07: tasks 0-3: Aborted\nsrun: error: gx-12: tasks 12-15: Aborted\n"
+    table = (
+        "JobID        State     ExitCode NodeList\n------------ --------- -------- -----------------\n"
+        "8            NODE_FAIL      0:0 gx-[07-08,11-12]\n"
+    )
+    assert machines(tmp_path, slurm_8__err=ended, sacct__txt=table)["gx-08"] == (4, 5, 6, 7)
+    other = ended.replace("12-15", "8-11")
+    assert machines(tmp_path, slurm_8__err=other, sacct__txt=table) == {}  # they follow another order
+
+
+def test_tasks_that_are_launchers(tmp_path: Path) -> None:
+    """srun labels lines with the number of a task, which starts several ranks."""
+    lines = (
+        "{0}: W1106 10:00:00.1 {1} torch/distributed/run.py:792] Setting OMP_NUM_THREADS environment variable for each "
+        "process to be 1\n{0}: step 1 loss 2.0\n{0}: [rank{2}]: ValueError: x\n"
+    )
+    log = lines.format(0, 70, 1) + lines.format(1, 71, 5) + failed(("gx-02", 5, 1), label="1: ").partition("\n")[2]
+    found = bundle(tmp_path, slurm_8__out=log + "srun: error: gx-01: task 0: Exited with exit code 1\n")
+    (stream,) = found.of("text")
+    assert (stream.wrapping, stream.tasks, stream.launchers) == ("tasks", {"0": "gx-01", "1": "gx-02"}, 2)
+    assert found.placement.nodes[5] == "gx-02"
+
+
+def test_tasks_that_are_ranks(tmp_path: Path) -> None:
+    log = "".join(f"{rank}: step 1 loss 2.0\n{rank}: [rank{rank}]: ValueError: x\n" for rank in range(4))
+    (stream,) = bundle(tmp_path, slurm_8__out=log).of("text")
+    assert stream.wrapping == "srun"
+
+
+def test_files_that_are_called_after_a_launchers_hosts(tmp_path: Path) -> None:
+    """`gpu03` may be the number of a GPU, but not where a list of hosts has it."""
+    hosts = "10.2.0.1 gpu01 slots=8\n10.2.0.2 gpu02 slots=8\n"
+    found = bundle(tmp_path, hosts__txt=hosts, logs_in_launch_gpu02__log=STEP)
+    assert {stream.resource.get("host.name") for stream in found.of("text")} >= {"gpu02"}
+    alone = bundle(tmp_path / "b", logs_in_launch_gpu02__log=STEP)
+    assert [stream.resource.get("host.name") for stream in alone.of("text")] == [None]

@@ -67,6 +67,55 @@ def test_each_table_of_several_commands_is_read(tmp_path: Path) -> None:
     ]
 
 
+SYSTEM = "Mar 04 11:22:33 gx-4 kernel: eth0: link up\nMar 04 11:22:35 gx-4 kernel: eth0: link down\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "streams"),
+    [
+        (
+            f"### /var/log/messages (gx-4)\n{SYSTEM}\n### run.out (rank 3, step 9)\n{OUTPUT}",
+            [("syslog", {"host.name": "gx-4"}), ("text", {"gen_ai.training.rank": 3})],
+        ),
+        (
+            f"== kernel log on gx-4 ==\n{SYSTEM}== logs/rank7.err ==\n{OUTPUT}",
+            [("syslog", {"host.name": "gx-4"}), ("text", {"gen_ai.training.rank": 7})],
+        ),
+        (
+            f"ops@gx-4:~$ sudo dmesg -T\n{KILLED}$ ssh gx-5 tail -20 /tmp/worker-2.log\n{OUTPUT}",
+            [("dmesg", {"host.name": "gx-4"}), ("text", {"gen_ai.training.rank": 2, "host.name": "gx-5"})],
+        ),
+        (
+            f"$ kubectl get nodes\n{NODES}$ kubectl logs -n ml run-worker-1 --tail 9\n{OUTPUT}",
+            [("kubernetes_nodes", {}), ("text", {"k8s.namespace.name": "ml", "k8s.pod.name": "run-worker-1"})],
+        ),
+        # Titles within what one program prints are no borders.
+        (f"=== train.log ===\n{OUTPUT}### Events\n{OUTPUT}", [("text", {})]),
+        (f"{OUTPUT}# dmesg would tell more\n{OUTPUT}", [("text", {})]),
+        (f"{SYSTEM}### rank 3\n{SYSTEM}", [("syslog", {})]),
+    ],
+)
+def test_sections_are_files_of_their_own(
+    tmp_path: Path, text: str, streams: list[tuple[str, dict[str, object]]]
+) -> None:
+    (tmp_path / "issue.txt").write_text(text)
+    found = discover([tmp_path]).streams
+    assert [(stream.format, stream.resource) for stream in found] == streams
+
+
+def test_a_section_keeps_its_place_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "issue.txt").write_text(f"$ dmesg\n{SYSTEM}{XID}\n$ tail run.out\n{OUTPUT}ValueError: x\n")
+    (incident, *_) = diagnose([tmp_path]).document()["incidents"]
+    assert {line["number"]: line["text"] for quote in incident["quotes"] for line in quote["lines"]}[4] == XID.strip()
+
+
+def test_of_very_many_sections_the_last_one_has_the_rest() -> None:
+    text = f"### dmesg\n{XID}### run.out\n{OUTPUT}".encode() * 100
+    found = pasted.sections(text, "issue.txt")
+    assert len(found) <= pasted.MAX_TABLES
+    assert found[-1].end == len(text)
+
+
 def test_of_very_many_commands_some_are_read() -> None:
     found = list(pasted.tables(f"$ kubectl get nodes\n{NODES}".encode() * 100))
     assert len(found) == pasted.MAX_TABLES

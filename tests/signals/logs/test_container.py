@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tracecore.signals.bundle import identity
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.blocks import MAX_LINE
-from tracecore.signals.logs.dialects import DOCKER_PIECE
+from tracecore.signals.logs.dialects import DOCKER_PIECE, whole_bars
 from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import parse
@@ -45,6 +45,26 @@ def test_pieces_of_a_line_are_joined_by_stream(make: Make) -> None:
         f"{STAMP} stdout F three\n{STAMP} stdout F next\n"
     )
     assert sorted(str(r["log"]["body"]) for r in read(make(data, "cri"))) == ["ONE TWO", "next", "one two three"]
+
+
+def test_each_redraw_of_a_bar_is_a_line_of_its_own(make: Make) -> None:
+    data = (
+        f"{STAMP} stderr P \r 10%|█ | 1/10\n{STAMP} stderr P \r 20%|██| 2/10\n{STAMP} stdout F \rdone\n"
+        f"{STAMP} stdout P 3/10 [===>..]\r\n{STAMP} stdout P 4/10 [====>.]\r\n{STAMP} stdout P a stdout P \n"
+        f"{STAMP} stdout F b"
+    )
+    found = [(str(r["log"]["body"]).strip(), r["log"]["time_unix_nano"]) for r in read(make(data, "cri"))]
+    bodies = ["10%|█ | 1/10", "20%|██| 2/10", "done", "3/10 [===>..]", "4/10 [====>.]", "a stdout P b"]
+    assert found == [(body, parse(STAMP)) for body in bodies]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_no_byte_of_a_bar_moves(end: str) -> None:
+    block = f"{STAMP} stderr P \rbar{end}".encode()
+    assert whole_bars(block) == f"{STAMP} stderr F  bar{end}".encode()
+    assert whole_bars(b" stderr P \r") == b" stderr F  "
+    untouched = f"{STAMP} stdout F say stderr P \rhello{end}".encode()
+    assert whole_bars(untouched) == untouched
 
 
 def test_what_lies_across_a_cut_is_found(make: Make) -> None:

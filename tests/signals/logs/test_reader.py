@@ -327,6 +327,20 @@ def test_a_launcher_says_that_it_starts_its_workers_again() -> None:
     assert [r["log"]["attributes"].get("tracecore.attempt", 0) for r in found] == [0, 0, 1, 1, 1]
 
 
+def test_launchers_of_several_machines_in_one_log() -> None:
+    """What ranks of other machines say after one of them failed is no new attempt."""
+    failed = b"E1106 23:52:31.1 %d torch/distributed/elastic/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 7)\n"
+    again = b"I1106 23:52:32.1 %d torch/distributed/elastic/api.py:879] 2/3 attempts left; will restart worker group\n"
+    died = b"[rank9]: ValueError: label 7 is out of range\n"
+
+    def attempts(*lines: bytes) -> list[int]:
+        found = sorted(records(b"".join(lines), launchers=2), key=lambda record: record["source"].offset)
+        return [record["log"]["attributes"].get("tracecore.attempt", 0) for record in found]
+
+    assert attempts(failed % 70, died, failed % 71, died) == [0, 0, 0, 0]
+    assert attempts(failed % 70, again % 70, died, again % 71, died, again % 70, died) == [0, 1, 1, 1, 1, 2, 2]
+
+
 def test_attempts_of_a_recorded_restart(incidents: Path) -> None:
     bundle = discover([incidents / "elastic_gives_up"])
     (log,) = bundle.of("text")

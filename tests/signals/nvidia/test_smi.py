@@ -246,3 +246,8 @@ def test_dcgmis_own_table(make: Make) -> None:
         ("DCGM_FI_DEV_SM_CLOCK", 960),
         ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 96),
     ]
+
+
+def test_a_carriage_return_in_the_first_line_is_no_table() -> None:
+    text = b"epoch 1, 10%\repoch 1, 20%\nnext\n"
+    assert not smi_csv.begins_with_fields(text, text)

@@ -145,6 +145,17 @@ def test_sacct(make: Make, text: str) -> None:
     assert all(text.encode()[r["source"].offset :].startswith(str(r["log"]["body"]).encode()[:4]) for r in found)
 
 
+def test_a_ruler_of_sacct_that_would_cut_words(make: Make) -> None:
+    """Somebody copied the table by hand; a word belongs to the column below which most of it stands."""
+    text = (
+        "JobID           State ExitCode             NodeList\n------------ --------- -------- --------------------\n"
+        "4711       NODE_FAIL      0:0 gx-[07-08,11-12]\n4711.ext    CANCELLED by 7     0:6 gx-[07-08,11-12]\n"
+    )
+    (found,) = slurm.read_sacct(make(text, "sacct"), CLOCK)
+    told = found["log"]["attributes"]
+    assert (told["tracecore.slurm.state"], told["tracecore.slurm.nodes"]) == ("NODE_FAIL", "gx-[07-08,11-12]")
+
+
 def test_times_and_nodes_of_sacct(make: Make) -> None:
     found = list(slurm.read_sacct(make(PIPED, "sacct"), CLOCK))
     assert found[0]["log"]["time_unix_nano"] == parse("2026-11-15T01:37:04Z")
@@ -190,6 +201,10 @@ NodeName=node-7 Arch=x86_64 CoresPerSocket=64
 NodeName=node-8 Arch=x86_64
    State=IDLE ThreadsPerCore=1
 """
+
+
+def test_scontrol_with_something_else_below(make: Make) -> None:
+    assert [*slurm.read_scontrol(make(f"{SCONTROL}\n$ tail slurm-4711.out\nstep 1 done\n", "scontrol"), CLOCK)]
 
 
 def test_scontrol(make: Make) -> None:

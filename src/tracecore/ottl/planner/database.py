@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import hyperscan
 import msgspec
 
-from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
+from tracecore.ottl.planner.expressions import Unreadable, parse
 from tracecore.ottl.planner.literals import rarity, required
 from tracecore.ottl.planner.widening import alternatives, to_hyperscan, to_line_end
 
@@ -184,6 +184,3 @@ class ScanDatabase:
                 self._database.scan(cast("bytes", data), match_event_handler=handler, context=context)
             except hyperscan.ScanTerminated:
                 return
-
-
-__all__ = ["FOLDING", "ScanDatabase", "Search", "Searched", "search"]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, compiled, search
+from tracecore.ottl.planner.database import ScanDatabase, Search, compiled, search
+from tracecore.ottl.planner.expressions import FOLDING
 
 if TYPE_CHECKING:
     from tracecore.ottl.planner.schedule import Caches, Candidates, Schedule, StatementCache

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import Outline, PlannedGroup
     from tracecore.signals.record import LogSignal
 
-#: After so many reductions all compiled groups and statements are dropped.
-MAX_STEPS: Final = 8192
+#: After this many reductions all schedules and reduced statements are dropped.
+MAX_REDUCTIONS: Final = 8192
 #: Sets of patterns that are matched together. All are dropped when one more is needed.
 MAX_TESTS: Final = 1024
 
@@ -162,7 +162,7 @@ class StatementCache:
             matches: for records whose body is text and whose attributes are a map; None for all others.
         """
         self._reductions += 1
-        if self._reductions >= MAX_STEPS:
+        if self._reductions >= MAX_REDUCTIONS:
             self._reductions = 0
             self._reduced.clear()
             self._forget()
@@ -268,8 +268,8 @@ class StatementCache:
 
 
 #: Cached for the whole process, because its plans share recipes.
-_parsed: Final = lru_cache(MAX_STEPS)(parse)
-_parsed_condition: Final = lru_cache(MAX_STEPS)(parse_condition)
+_parsed: Final = lru_cache(MAX_REDUCTIONS)(parse)
+_parsed_condition: Final = lru_cache(MAX_REDUCTIONS)(parse_condition)
 
 
 def _log_context(signal: LogSignal) -> Context:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, search
+from tracecore.ottl.planner.database import ScanDatabase, Search, search
 from tracecore.ottl.planner.doubts import Array, Doubts, ends_of
+from tracecore.ottl.planner.expressions import FOLDING
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals import compiled
 from tracecore.signals.arrays import distinct, np

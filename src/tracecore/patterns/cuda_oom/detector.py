@@ -7,6 +7,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from tracecore.facts.fact import order
 from tracecore.facts.gpu import FramebufferSample
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import IncidentContext, Key, Window
 
 Kind: TypeAlias = Literal["oversized_request", "memory_limit", "fragmentation", "exhaustion", "unknown"]
 Oom: TypeAlias = CudaOom | CudaOomUnmeasured
 
+#: Ranks that are named one by one.
+NAMED = 16
 WORDS: dict[Kind, str] = {
     "oversized_request": "one request larger than the whole GPU",
     "memory_limit": "the cap of this process was reached while the GPU has room",
@@ -79,6 +83,7 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
         memory: how the memory ran out.
         free: the sample with the free memory, if the line does not have it.
         total: the sample with the total memory, if the line does not have it.
+        alike: other ranks that ran out of memory with it.
     """
 
     pattern_id: ClassVar[str] = "10"
@@ -89,6 +94,7 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
     memory: Kind
     free: FramebufferSample | None = None
     total: FramebufferSample | None = None
+    alike: tuple[int, ...] = ()
 
     @property
     def tried(self) -> int | None:
@@ -96,7 +102,18 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         tried = f" allocating {size(self.tried)}" if self.tried is not None else ""
-        return f"{self._who()} ran out of GPU memory{tried}{self._where()}: {WORDS[self.memory]}"
+        return f"{self._who()} ran out of GPU memory{tried}{self._where()}{self._also()}: {WORDS[self.memory]}"
+
+    def beside(self, rest: IncidentContext) -> CudaOomVerdict:
+        return msgspec.structs.replace(self, alike=rest.alike)
+
+    def _also(self) -> str:
+        if not self.alike:
+            return ""
+        if len(self.alike) > NAMED:
+            return f", as did {len(self.alike)} other ranks"
+        *first, last = map(str, self.alike)
+        return f", as did ranks {', '.join(first)} and {last}" if first else f", as did rank {last}"
 
     def remediation(self) -> str:
         where = f"Where rank {self.oom.rank} runs" if self.oom.rank is not None else "On its node"

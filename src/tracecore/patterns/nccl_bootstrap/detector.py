@@ -19,6 +19,7 @@ from tracecore.patterns.nccl_bootstrap.cohorts import (
     GAVE_UP,
     NO_INTERFACE,
     SETUP,
+    UNREACHED,
     Cohort,
     Said,
     cohort_of,
@@ -168,7 +169,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             rank = f"rank {event.rank}{f' ({event.pod})' if event.pod else ''}"
             network = (event.pod or "a pod") if event.rank is None else rank
             why = f"the network of {network} could not be set up"
-        return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
+        where = f" (on {', '.join(self._apart)})" if self._apart else ""
+        return f"{who[0].upper()}{who[1:]} of {self.size}{job}{where} never joined: {why}"
 
     def remediation(self) -> str:
         pod = next((fact.pod for fact in self.ready if fact.pod), None)
@@ -239,8 +241,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 start = f"{told}: find out what keeps it there (`py-spy dump --pid PID`). "
             if self.missing >= self.size and (not self.failed or self.size > 1):
                 start = "See whether every node was started, with the same endpoint, id and number of nodes. "
+            place = self._apart[0] if self._apart else "a node of a rank that is missing"
             return (
-                f"{start}From a node of a rank that is missing try `nc -vz {host or end} {port or ''}`".rstrip()
+                f"{start}From {place} try `nc -vz {host or end} {port or ''}`".rstrip()
                 + "; check `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, firewalls and network policies between nodes."
             )
         look = f"`{describe}` and " if describe else ""
@@ -260,6 +263,14 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return (event.rank,)
         missing = {rank for fact in self.said if isinstance(fact, RendezvousFailure) for rank in fact.missing}
         return self.failed if len(self.failed) == 1 and set(self.failed) == missing else ()
+
+    @property
+    def _apart(self) -> tuple[str, ...]:
+        """Return the machines that did not reach the rendezvous, if no rank is known and another process counted as
+        many missing ones."""
+        counted = any(isinstance(fact, RendezvousFailure) and fact.joined is not None for fact in self.said)
+        nodes = {fact.node for fact in self.said if problem_of(fact) in UNREACHED and fact.rank is None and fact.node}
+        return tuple(sorted(nodes)) if counted and not self.failed and len(nodes) == self.missing < self.size else ()
 
     @property
     def _host_not_found(self) -> bool:
@@ -321,6 +332,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             return Suspects(nodes=(host,) if host else ())
         if self.discriminator == "world_size_mismatch":
             return Suspects()  # all ranks wait, and it is not known which one has the wrong number
+        if self._apart:
+            return Suspects(nodes=self._apart)
         failed = set(self.failed)
         entities = Suspects.of([fact for fact in self.evidence() if fact.rank in failed])
         return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)

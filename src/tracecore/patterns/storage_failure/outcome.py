@@ -300,7 +300,13 @@ class ReportedSteps:
         stream = self._streams.get(fact.source.path, [])
         place = bisect_right(stream, fact.source.offset, key=_offset)
         below = stream[place : place + LOOKED_AT]
-        return any(fact.end <= step.time <= newest and _related(step, fact) for step in below)
+        # Where the file has no times, those of its lines say little of how far apart they are.
+        return any(
+            fact.end <= step.time
+            and (step.time <= newest or (fact.approximate and step.attempt == fact.attempt))
+            and _related(step, fact)
+            for step in below
+        )
 
 
 def _run(fact: Fact) -> tuple[str | None, str | None]:

@@ -23,6 +23,11 @@ HISTORY = 32
 GRADIENTS = frozenset({"grad_norm", "gradient"})
 
 
+#: A value below is no explosion, however small the usual one is: the loss of a policy, or of what is known by heart,
+#: lies near zero, and gradients are clipped at larger norms.
+LEAST: dict[Measure, float] = {"loss": 0.1, "grad_norm": 1.0}
+
+
 class Streak:
     """The first run of consecutive bad reports that is long enough, and the last good report before it.
 
@@ -96,11 +101,12 @@ class Surge:
         if not high and value >= self._factor * self._lowest:
             while before and report.time - before[0].time > self._window:
                 before.popleft()
-            self._usual = _median([measured(one, self.what) or 0.0 for one in before])
+            # A loss that changes its sign is noise around zero: its size is what is usual.
+            self._usual = _median([abs(measured(one, self.what) or 0.0) for one in before])
             enough = len(before) >= self._persist
         else:
             enough = bool(high)
-        if enough and self._usual > 0 and value >= self._factor * self._usual:
+        if enough and self._usual > 0 and value >= max(self._factor * self._usual, LEAST[self.what]):
             high.append(report)
             if high[-1].time - high[0].time > self._window:
                 high.pop(0)
@@ -129,9 +135,9 @@ class Course:
         #: One of losses, one of gradient norms.
         self.streaks = (Streak(reports, window), Streak(gradients, window))
         self._surge = factor, persist, window
-        #: Losses, gradient norms, and again both for reports without a step. The latter are separate series, because
-        #: another part of the program writes them. Each is created with its first report.
-        self._surges: list[Surge | None] = [None] * (2 * len(MEASURES))
+        #: Series of losses and norms, of reports with a step and without, by file if the rank is not known. These
+        #: are separate series, because another program, or another part of one, writes them.
+        self._surges: dict[tuple[str, Measure, bool], Surge] = {}
         self._exploded = False
 
     def add(self, report: Report) -> None:
@@ -141,10 +147,10 @@ class Course:
             if report.loss is not None:
                 self.losses.append(report)
                 losses.add(report)
-                self._follow(0, report)
+                self._follow("loss", report)
             if report.grad_norm is not None:
                 norms.add(report)
-                self._follow(1, report)
+                self._follow("grad_norm", report)
         elif report.explicit:
             self.complaints.append(report)
         elif report.what in GRADIENTS:
@@ -153,18 +159,20 @@ class Course:
             self.losses.append(report)
             losses.add(report)
 
-    def _follow(self, measure: int, report: Progress) -> None:
-        place = measure if report.step is not None else measure + len(MEASURES)
-        surge = self._surges[place]
+    def _follow(self, measure: Measure, report: Progress) -> None:
+        source = report.source
+        file = source.path if report.rank is None and not source.ident else ""
+        series = file, measure, report.step is not None
+        surge = self._surges.get(series)
         if surge is None:
-            surge = self._surges[place] = Surge(MEASURES[measure], *self._surge)
+            surge = self._surges[series] = Surge(measure, *self._surge)
         surge.add(report)
         self._exploded = self._exploded or surge.found is not None
 
     @property
     def surges(self) -> Iterable[Surge]:
         """The existing series of values."""
-        return [surge for surge in self._surges if surge is not None]
+        return self._surges.values()
 
     @property
     def telling(self) -> bool:

@@ -27,6 +27,8 @@ _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pid = attrgetter("pid")
 _attempt = attrgetter("attempt")
+_file = attrgetter("attempt", "source.path")
+_offset = attrgetter("source.offset")
 
 
 class Aftermath:
@@ -62,6 +64,12 @@ class Aftermath:
     @cached_property
     def _attempts(self) -> dict[int, list[Progress]]:
         return grouped([report for report in self.progress if report.step is not None], _attempt)
+
+    @cached_property
+    def _files(self) -> dict[tuple[int, str], list[Progress]]:
+        """Steps by attempt and file, in order of place."""
+        steps = [report for report in self.progress if report.step is not None and not report.source.ident]
+        return grouped(sorted(steps, key=_offset), _file)
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Return whether one fact is close enough in time to bear on the other."""
@@ -119,7 +127,9 @@ class Aftermath:
         steps = self.facts.steps.get(fact.rank, ())
         place = bisect_left(steps, fact.time, key=_time)
         return any(
-            step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
+            step.attempt == fact.attempt
+            and (step.time <= fact.time + self.memory or (fact.approximate and step.source.path == fact.source.path))
+            and after(step, fact)
             for step in steps[place : place + LOOKED_AT]
         )
 
@@ -134,6 +144,9 @@ class Aftermath:
 
     def _others_went_on(self, fact: Fact) -> bool:
         """Return whether the run went on. If a process is gone, the others report at most one more step."""
+        # Another file may be another program's, which counts its own steps.
+        if self._file_goes_on(fact):
+            return True
         steps = self._attempts.get(fact.attempt, [])
         # Step numbers grow, so the furthest step is among those around the failure or the last ones near it.
         now = bisect_left(steps, fact.time, key=_time)
@@ -157,6 +170,21 @@ class Aftermath:
             return True  # each epoch counts its steps from the beginning
         # A progress bar is drawn once more when its program ends, so one more step does not count.
         return after_it > before + 1 if before >= 0 else len(shown) > 1
+
+    def _file_goes_on(self, fact: Fact) -> bool:
+        """Whether steps below this line of the same file continue those above it.
+
+        A bar of an epoch and the number of the step since the start are counters of their own, told apart by their
+        totals. Where the file has no times, those of its lines say little of how far apart they are.
+        """
+        steps = self._files.get((fact.attempt, fact.source.path), ())
+        place = bisect_right(steps, fact.source.offset, key=_offset)
+        above = {step.total_steps: step for step in steps[max(0, place - LOOKED_AT) : place]}
+        below: dict[int | None, list[Progress]] = {}
+        for step in steps[place : place + LOOKED_AT]:
+            if fact.approximate or self.near(step, fact):
+                below.setdefault(step.total_steps, []).append(step)
+        return any(_continues(above[total], later) for total, later in below.items() if total in above)
 
     def confirmed(self, fact: Fact) -> Fact | None:
         """Return other evidence that this process ended badly: from its launcher, exit status or container."""
@@ -210,6 +238,16 @@ class Aftermath:
         span = fact.time - self.memory, fact.time + self.memory
         one = self._ends_of_all.first(NOBODY, *span)
         return one is None or self._ends_of_all.first(one.rank, *span) is None
+
+
+def _continues(last: Progress, later: Sequence[Progress]) -> bool:
+    """Whether these reports go on where the last one of their counter was. It may be drawn once more, or one further
+    step be another rank's."""
+    step, shown = last.step or 0, {report.step or 0 for report in later}
+    epoch = max((report.epoch for report in later if report.epoch is not None), default=None)
+    if step == last.total_steps or (epoch is not None and last.epoch is not None and epoch > last.epoch):
+        return len(shown) > 1
+    return (later[0].step or 0) >= step - 1 and max(shown) > step + 1
 
 
 def after(later: Fact, earlier: Fact) -> bool:

@@ -1,1 +1,1 @@
-"""A directory of whatever was left behind: finding its files, recognising them, reading them in place."""
+"""A bundle is a directory of the files that a failed run left behind: find, recognise and read them in place."""

@@ -1,4 +1,4 @@
-"""Machines that one file of a bundle knows by address and another by name, where a file says which is which."""
+"""Names of machines by their addresses, for bundles in which some files have addresses and others have names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tracecore.signals.stream import Stream
 
 #: Attributes that name a machine.
 NODE: Final = ("k8s.node.name", "host.name", "tracecore.launcher.host", "tracecore.slurm.node")
-#: Bytes at the beginning of a file of which a sentence may name a machine and its address.
+#: Bytes at the beginning of a file in which a sentence may name a machine and its address.
 _EARLY: Final = 16 * 1024
-#: An address in brackets begins like one of these; looking for them costs less than the expression.
+#: An address in brackets begins like one of these. Searching for them is cheaper than the regular expression.
 _SIGNS: Final = (b" (1", b" (2", b" (ip", b" (address")
 _HERE: Final = ("127.", "0.0.0.0", "255.")
 
@@ -26,7 +26,7 @@ def said(stream: Stream, head: bytes, name: str) -> list[tuple[str, str]]:
     """Return (address, name) of the machines for which the beginning of a file has both.
 
     Args:
-        name: of the file.
+        name: the file's name.
     """
     found: list[tuple[str, str]] = []
     if stream.format == "kubernetes_nodes":
@@ -46,7 +46,7 @@ def said(stream: Stream, head: bytes, name: str) -> list[tuple[str, str]]:
 
 
 def of_pods(listed: Iterable[Attributes]) -> Iterator[tuple[str, str]]:
-    """Return (address, machine) of pods by what their cluster knows of them."""
+    """Return (address, machine) of pods, from the identities that the cluster lists."""
     for identity in listed:
         address, node = identity.get("k8s.pod.ip"), identity.get("k8s.node.name")
         if isinstance(address, str) and isinstance(node, str):
@@ -59,10 +59,10 @@ def _decoded(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
 
 
 def settle(streams: Iterable[Stream], told: Iterable[tuple[str, str]], known: frozenset[str]) -> None:
-    """Give every file the names of the machines that it may know by their addresses.
+    """Give every stream the names of the machines by address, and replace addresses in resources by names.
 
     Args:
-        known: names of machines that files of the bundle say.
+        known: names of machines that occur in files of the bundle.
     """
     streams = list(streams)
     hosts = {host for stream in streams for name in NODE[:2] if isinstance(host := stream.resource.get(name), str)}
@@ -71,7 +71,7 @@ def settle(streams: Iterable[Stream], told: Iterable[tuple[str, str]], known: fr
     for address, name in told:
         names.setdefault(address, set()).add(name)
     for host in known:
-        # Clouds name machines by their addresses.
+        # Clouds put the address into the name: `ip-10-0-61-9`.
         if match := FORMATS.expressions["name_by_address"].match(host.encode()):
             names.setdefault(b".".join(match.groups()).decode(), set()).add(host)
     chosen = {address: one for address, them in names.items() if (one := _one(them, known)) is not None}
@@ -86,14 +86,14 @@ def settle(streams: Iterable[Stream], told: Iterable[tuple[str, str]], known: fr
 
 
 def _one(names: set[str], known: frozenset[str]) -> str | None:
-    """Return the name by which the bundle knows a machine, or else the shortest; None where they are of several."""
+    """Return the name that the bundle uses for a machine, else the shortest; None if the names are of several."""
     if len({name.partition(".")[0] for name in names}) > 1:
         return None
     return min(names, key=lambda name: (name not in known, len(name), name))
 
 
 def name_node(attributes: Attributes, stream: Stream) -> None:
-    """Give a record the name of its machine, where it has the address only."""
+    """Replace the address of a machine in a record's attributes by its name."""
     for name in NODE:
         value = attributes.get(name)
         if isinstance(value, str) and (node := stream.nodes.get(value) or stream.nodes.get(value.partition(".")[0])):

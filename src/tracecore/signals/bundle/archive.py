@@ -1,7 +1,7 @@
-"""Archives and compressed files, read in place: nothing is written to disk, sizes are bounded while reading.
+"""Archives and compressed files, read in place: nothing is written to disk, and sizes are limited while reading.
 
-Supported: gzip, bzip2, xz, zstd, each alone or around a tar; tar; zip. Members that are links, devices or whose names
-leave the archive are never opened.
+Supported: gzip, bzip2, xz and zstd, each alone or around a tar; tar; zip. Members that are links or devices, or whose
+names lead out of the archive, are never opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
-#: What reading a damaged or hostile archive may raise.
+#: Errors that reading a damaged or hostile archive may raise.
 ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
           NotImplementedError, KeyError)  # fmt: skip
 
@@ -32,8 +32,8 @@ class BundleLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         files: files and archive members in all.
         members: members of one archive.
         expanded: decompressed bytes of one compressed file or archive.
-        ratio: decompressed bytes for each compressed one, once past `ratio_from` bytes.
-        ratio_from: small archives may expand freely.
+        ratio: decompressed bytes for each compressed byte, if there are more than `ratio_from` of them.
+        ratio_from: decompressed bytes that are always allowed.
         depth: archives inside archives; a log `.gz` inside a tar is one level.
     """
 
@@ -46,7 +46,7 @@ class BundleLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Bomb(ValueError):
-    """A compressed file expands beyond what was allowed."""
+    """A compressed file expands to more bytes than allowed."""
 
 
 def reason(error: BaseException) -> str:
@@ -69,7 +69,7 @@ _MAGIC = (
 
 
 def kind(head: bytes) -> str:
-    """gz, bz2, xz, zst, zip, tar, or nothing."""
+    """Return gz, bz2, xz, zst, zip or tar; empty for anything else."""
     for magic, name in _MAGIC:
         if head.startswith(magic):
             return name
@@ -79,7 +79,7 @@ def kind(head: bytes) -> str:
 class Guarded(io.RawIOBase):
     """A decompressing reader that stops at the limits.
 
-    A file that was cut off is read as far as it goes; `cut` then says what is wrong with the rest.
+    A truncated file is read up to where it was cut off; `cut` is the error then.
     """
 
     def __init__(self, inner: BinaryIO, compressed: int, limits: BundleLimits, under: BinaryIO | None = None) -> None:
@@ -97,7 +97,7 @@ class Guarded(io.RawIOBase):
         parts: list[bytes] = []
         while wanted > 0 and not self.cut:
             try:
-                # `read` of a buffered reader throws away what it has when the file ends in the middle.
+                # `read` of a buffered reader loses what it has if the file is truncated; `read1` does not.
                 data = self._read_some(wanted)
             except (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
                 if not self._given:
@@ -131,7 +131,7 @@ class Guarded(io.RawIOBase):
 
 
 def decompress(file: BinaryIO, codec: str, compressed: int, limits: BundleLimits) -> BinaryIO:
-    """The plain bytes of a compressed file, bounded."""
+    """Open the plain bytes of a compressed file, with limits."""
     inner: BinaryIO
     if codec == "gz":
         inner = cast(BinaryIO, gzip.GzipFile(fileobj=file))
@@ -142,15 +142,15 @@ def decompress(file: BinaryIO, codec: str, compressed: int, limits: BundleLimits
     else:
         import zstandard
 
-        # 128 MiB of window is what `zstd --long` makes; more is refused.
+        # `zstd --long` makes windows of 128 MiB; larger ones are refused.
         inner = cast(BinaryIO, _Frames(file, zstandard.ZstdDecompressor(max_window_size=1 << 27)))
     return cast(BinaryIO, Guarded(inner, compressed, limits, file))
 
 
 class _Frames:
-    """The plain bytes of zstd frames. The library's own reader takes a frame that was cut off for a whole one.
+    """The plain bytes of zstd frames. The library's own reader does not notice that a frame was truncated.
 
-    Little is decompressed at once: a few bytes may stand for megabytes.
+    Input is decompressed in small steps, because a few bytes may expand to megabytes.
     """
 
     STEP: Final = 1024
@@ -187,7 +187,7 @@ class _Frames:
 
 
 class _Member:
-    """A member of a tar that is read forward. What `tarfile` gives loses the last bytes of one that was cut off."""
+    """A member of a tar that is read forward. The file of `tarfile` would lose the last bytes of a truncated one."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file = file
@@ -206,7 +206,7 @@ class _Member:
 
 
 def safe_name(name: str) -> str | None:
-    """A member's name, or None where it points outside of the archive."""
+    """Return a member's name, or None if it leads out of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\x00" in name:
         return None
@@ -216,18 +216,18 @@ def safe_name(name: str) -> str | None:
 
 
 def modified(info: tarfile.TarInfo | zipfile.ZipInfo) -> int:
-    """Return when a member was modified, in nanoseconds since the epoch; 0 where what it says is no time."""
+    """Return when a member was modified, in nanoseconds since the epoch; 0 if the header has no valid time."""
     try:
         seconds = info.mtime if isinstance(info, tarfile.TarInfo) else timegm((*info.date_time, 0, 0, 0))
         return int(seconds) * 1_000_000_000
-    except (ValueError, OverflowError):  # the thirteenth month, infinity
+    except (ValueError, OverflowError):  # a month 13, an infinite number
         return 0
 
 
 class Tar:
-    """A tar, compressed or not, whose members are opened in any order but cheaply in theirs.
+    """A tar, compressed or not, whose members can be opened in any order, but cheaply only in the archive's order.
 
-    The archive is read forward; opening an earlier member starts again. One member can be read at a time.
+    The archive is read forward; opening an earlier member starts again. Only one member can be read at a time.
     """
 
     def __init__(self, opener: Opener, limits: BundleLimits) -> None:
@@ -241,11 +241,11 @@ class Tar:
 
     @property
     def cut(self) -> str:
-        """Return what is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
+        """Return the error at which the archive was cut off, if reading has come so far; else an empty text."""
         return getattr(self._file, "cut", "")
 
     def members(self) -> Iterator[tuple[int, tarfile.TarInfo]]:
-        """All members in order, at most as many as allowed."""
+        """Return the members in order, at most as many as allowed."""
         self._rewind()
         index = 0
         while (info := self._next()) is not None:
@@ -302,7 +302,7 @@ class Tar:
         if self._at >= 0:  # the first header was read when the archive was opened
             self._pass_over()
         info = self._tar.next()
-        # A streamed TarFile remembers every member it has passed; nobody asks for them again.
+        # A streamed TarFile keeps every member it has passed, which would cost memory for nothing.
         self._tar.members = []  # type: ignore[attr-defined]
         self._at += 1
         self._used = False
@@ -312,7 +312,7 @@ class Tar:
     def _pass_over(self) -> None:
         """Read to the next header.
 
-        `tarfile` counts to the end of what a header claims, a terabyte of a file of one kilobyte included.
+        `tarfile` itself would count up to the size that a header claims, even a terabyte in a file of a kilobyte.
         """
         assert self._tar is not None
         file: Any = self._tar.fileobj
@@ -325,8 +325,8 @@ class Zip:
     """A zip whose members are opened in any order.
 
     Args:
-        opener: gives the archive as a file that can be read from its end.
-        limits: bounds.
+        opener: opens the archive as a file that can be read from its end.
+        limits: see `BundleLimits`.
     """
 
     def __init__(self, opener: Opener, limits: BundleLimits) -> None:
@@ -336,17 +336,17 @@ class Zip:
         self._zip: zipfile.ZipFile | None = None
 
     def members(self) -> list[tuple[zipfile.ZipInfo, bool]]:
-        """Every member, and whether it may be opened: what expands most is refused before anything else."""
+        """Return every member, and whether it may be opened: the members that expand most are refused first."""
         infos = self._opened().infolist()
         if len(infos) > self._limits.members:
             raise Bomb(f"more than {self._limits.members} members")
         assert self._file is not None
-        # Members may overlap, so that what they say of their sizes can add up to more than the file has.
+        # Members may overlap, so their compressed sizes may add up to more than the size of the file.
         compressed = min(self._file.seek(0, io.SEEK_END), sum(info.compress_size for info in infos))
         left = min(max(self._limits.ratio_from, self._limits.ratio * compressed), self._limits.expanded)
         allowed: set[int] = set()
         for info in sorted(infos, key=lambda info: (info.file_size / max(info.compress_size, 1), info.file_size)):
-            # A member never gives more than it declares.
+            # `zipfile` never returns more bytes than the member declares.
             if info.file_size <= left:
                 left -= info.file_size
                 allowed.add(id(info))

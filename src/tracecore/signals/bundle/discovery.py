@@ -1,7 +1,7 @@
-"""From paths to streams: walks directories and archives in place and recognises every file.
+"""Discovery: walk the given directories and archives in place, and recognise every file as a stream.
 
-The order is fixed (by name; members of an archive in theirs), links that leave the given directory are not followed,
-and what cannot be read is listed with its reason.
+The order is fixed: files by name, members of an archive in the archive's order. Links that leave the given directory
+are not followed. Files that cannot be read are listed with the reason.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tracecore.signals.bundle import (
 )
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.file_times import recorded_times, times
+from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.opening import (
     GIVEN,
     aside,
@@ -58,6 +59,7 @@ from tracecore.signals.bundle.settling import (
     settle_sole_processes,
     settle_time,
 )
+from tracecore.signals.bundle.wrapping import task_machines
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
@@ -66,16 +68,18 @@ from tracecore.signals.stamps import Stamp, is_plausible
 from tracecore.signals.stream import Clock, Counters, Stream
 
 HEAD = 64 * 1024
-#: Bytes of a long file in which a launcher's settings stand.
+#: Bytes at the beginning of a long file that are searched for a launcher's settings.
 SETTINGS = 16 * 1024
-#: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
+#: A zip inside another archive is copied, because it must be read from its end. Larger ones are skipped.
 NESTED_ZIP = 1 << 30
-#: Bytes of exports of logs that are held in memory.
+#: Exports of logs are held in memory up to this many bytes.
 EXPORTS = 4 * exports.MAX_SIZE
 
 #: Formats whose lines have times.
 TIMED = frozenset({"text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_dmon", "nvidia_smi", "ibstat"})
-#: Labels of recorded cases and lists of contents: about a bundle, not part of it.
+#: Formats of lines. Each line is looked at by itself.
+_LINES = frozenset({"text", "cri", "docker", "syslog", "dmesg", "journal_json", "journal_export"})
+#: Labels of recorded cases and lists of contents, which are no part of the bundle.
 IGNORED = frozenset({"truth.json", "tracecore-manifest.json"})
 
 
@@ -97,12 +101,12 @@ class Coverage(TypedDict):
 
 
 class Bundle(msgspec.Struct, kw_only=True):
-    """All readable files, what is known of time, and what was left out.
+    """All readable files, the end of their time, and the files that were skipped.
 
     Args:
-        redact: what is quoted from it is quoted without secrets.
+        redact: remove secrets from quoted text.
         masked: secrets are already masked in its files (`signals.bundle.kept_text`).
-        placement: where its ranks run, as far as its files tell.
+        placement: where its ranks run, as far as its files say.
     """
 
     streams: list[Stream]
@@ -113,11 +117,11 @@ class Bundle(msgspec.Struct, kw_only=True):
     placement: placement.Placement = msgspec.field(default_factory=placement.Placement)
 
     def layers(self) -> dict[str, int]:
-        """Return how many files there are of each layer, those without any included."""
+        """Return the number of files of each layer, also of layers without any."""
         return {layer: sum(1 for stream in self.streams if stream.layer == layer) for layer in LAYERS}
 
     def coverage(self, counters: Counters) -> Coverage:
-        """Return what a diagnosis says about what it has seen."""
+        """Return the coverage for a diagnosis document."""
         return {
             "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
@@ -127,11 +131,11 @@ class Bundle(msgspec.Struct, kw_only=True):
         }
 
     def skip(self, path: str, reason: str) -> None:
-        """Notes that a file was not read, or not to its end."""
+        """Note that a file was not read, or not to its end."""
         self.skipped.append(Skipped(path, reason))
 
     def note_shrunk(self) -> None:
-        """Notes files that became shorter since they were found: what was at their end may not have been read."""
+        """Note files that became shorter since they were found, because their end may not have been read."""
         for stream in self.streams:
             if isinstance(stream.open, partial) and stream.open.func is open_file and stream.size:
                 try:
@@ -142,23 +146,23 @@ class Bundle(msgspec.Struct, kw_only=True):
                     self.skip(stream.path, "read in part: it became shorter, or was removed, while it was read")
 
     def of(self, *formats: str) -> list[Stream]:
-        """The streams of some formats."""
+        """Return the streams of these formats."""
         return [stream for stream in self.streams if stream.format in formats]
 
 
 def discover(
     paths: Sequence[str | Path], limits: BundleLimits | None = None, now: int | None = None, *, redact: bool = True
 ) -> Bundle:
-    """Finds and recognises every file under these paths.
+    """Find and recognise every file under these paths.
 
     Args:
         paths: files and directories, also as URLs.
-        limits: bounds; the defaults do for anything honest.
-        now: taken as the time at which every file was modified, which decides on the year where no timestamp has one.
-        redact: take secrets out of file names, and of what is quoted later.
+        limits: see `BundleLimits`; the defaults suffice for any real bundle.
+        now: used as the modification time of every file. It decides the year if no timestamp has one.
+        redact: remove secrets from file names and from text that is quoted later.
 
     Raises:
-        FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
+        FileNotFoundError: a given path does not exist. Errors inside of a path are noted, not raised.
         remote.RemoteError: a URL cannot be read.
     """
     search = _Search(limits or BundleLimits(), now, redact=redact)
@@ -173,7 +177,9 @@ def discover(
     settle_sole_processes(search.streams, search.places.told)
     settle_local_ranks(search.streams)
     told = {one.node for _, one in search.places.told if one.node}
-    machines.settle(search.streams, search.folders, search.machines, told)
+    clustered = any(stream.layer == "kubernetes" for stream in search.streams)
+    listed_hosts = set() if clustered else {one.node for _, one in search.places.told if one.slots}
+    machines.settle(search.streams, search.folders, search.machines, told, listed_hosts)
     listed = settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
@@ -185,7 +191,7 @@ def discover(
             Skipped(search.places.left_out, "read, but not for the places of ranks: too many were told")
         )
     placed = places.settle(search.streams, search.places.told, search.told_ranks, listed, search.settings)
-    # A process in a pod calls its machine after the pod.
+    # Inside a pod the host name is the pod's name.
     inside = {name: placed.pod_nodes[pod] for name, pod in places.pod_aliases(placed.pod_nodes).items()}
     for stream in search.streams if inside else ():
         stream.nodes = inside | stream.nodes
@@ -204,25 +210,25 @@ class _Search:
         self.redact = redact
         self.streams: list[Stream] = []
         self.skipped: list[Skipped] = []
-        #: Timestamps, each with the time at which its file was modified.
+        #: Timestamps, each with the modification time of its file.
         self.stamps: list[tuple[Stamp, int]] = []
         self.now = time.time_ns() if now is None else now
         self.trusts_files = now is None
-        #: When the file, or the member of an archive, that is being looked at was modified.
+        #: The modification time of the current file or member of an archive.
         self.modified = self.now
         self.processes: dict[str, ordinals.Processes] = {}
-        #: Names of machines that files say, by their paths.
-        self.machines: dict[str, frozenset[str]] = {}
+        #: Names of machines that occur in files, by the `id` of the stream: sections of a file share its path.
+        self.machines: dict[int, frozenset[str]] = {}
         self.addresses: list[tuple[str, str]] = []
         self.told_ranks: list[tuple[process_ranks.Process, int]] = []
         self.places = place_statements.Statements()
-        #: Settings of launchers, each once.
+        #: The different settings of launchers, as an ordered set.
         self.settings: dict[layouts.Setting, None] = {}
-        #: The folders of each file below what the user named, by its path.
+        #: The folder of each file relative to the path that the user named, by the file's path.
         self.folders: dict[str, str] = {}
         self.count = 0
         self.exported = 0
-        #: Bytes of files as they lie there, and bytes that those of them which are compressed expand to.
+        #: Bytes of all files on disk, and bytes to which the compressed ones expand.
         self.compressed = 0
         self.expanded = 0
         self.paths: Counter[str] = Counter()
@@ -231,19 +237,19 @@ class _Search:
         self.skipped.append(Skipped(self.shown(path), reason))
 
     def shown(self, path: str) -> str:
-        """A path as it is told: on one line, without secrets."""
+        """Return a path as it is shown: on one line, without secrets."""
         path = printable(path)
         return redacted(path) if self.redact else path
 
     def note_modified(self, modified: int, otherwise: int) -> None:
-        """Note when the next file was modified; `otherwise` counts where its time cannot be one."""
+        """Note when the next file was modified; use `otherwise` if its time is not plausible."""
         self.modified = modified if self.trusts_files and is_plausible(modified) else otherwise
 
     def note_times(self, found: Iterable[Stamp]) -> None:
         self.stamps.extend((stamp, self.modified) for stamp in found)
 
     def path(self, root: Path) -> None:
-        """A file or directory the user named."""
+        """Search a file or directory that the user named."""
         if (number := descriptor(os.fspath(root))) is not None:
             self._given(number, "<stdin>" if number == 0 else str(root))
             return
@@ -261,7 +267,7 @@ class _Search:
             self.file(path, f"{root.name}/{relative}")
 
     def remote(self, url: str) -> None:
-        """A file or directory that the user named by a URL."""
+        """Search a file or directory that the user named by a URL."""
         root = url.rstrip("/").rsplit("/", 1)[-1]
         for found, opener in remote.openers(remote.files(url)):
             if self.count >= self.limits.files:
@@ -278,7 +284,7 @@ class _Search:
                 self.skip(found.url, archive.reason(error))
 
     def _given(self, number: int, shown: str) -> None:
-        """Read standard input or another open file; what can be read only once is copied."""
+        """Read standard input or another open file. It is copied if it can be read only once."""
         self.count += 1
         try:
             copy, whole = spool(number)
@@ -306,7 +312,7 @@ class _Search:
             self.skip(path, archive.reason(error))
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
-        """Recognises one file, going into it where it is an archive."""
+        """Recognise one file, or search the members of an archive."""
         path, relative = self.shown(path), printable(relative)
         with opener() as file:
             head = exactly(file, HEAD)
@@ -402,7 +408,7 @@ class _Search:
             self.modified = around
 
     def _export(self, path: str, relative: str, made_of: exports.Shape, head: bytes, file: BinaryIO) -> bool:
-        """The logs of an export, each as a file of its own; whether there are any, and it was not too large."""
+        """Add the logs of an export, each as a file; False if there are none, or the export is too large."""
         data = head + exactly(file, exports.MAX_SIZE + 1 - len(head))
         self.exported += len(data)
         if len(data) > exports.MAX_SIZE or self.exported > EXPORTS:
@@ -437,14 +443,74 @@ class _Search:
     ) -> None:
         self.paths[path] += 1
         if self.paths[path] > 1:
-            # An archive may have two members of one name.
+            # An archive may have two members with the same name.
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
-        tail, size = (b"", len(head)) if complete else end_of_file(file, head, size)
+        if complete and (sections := pasted.sections(head, relative.rsplit("/", 1)[-1])):
+            self._add_sections(path, relative, opener, head, sections, resource)
+            return
+        self._add(path, relative, opener, size, head, file, resource)
+
+    def _add_sections(
+        self,
+        path: str,
+        relative: str,
+        opener: Opener,
+        text: bytes,
+        sections: Sequence[pasted.Section],
+        resource: Attributes | None,
+    ) -> None:
+        """Add the parts of a text that are files of several formats, each as the file that it was."""
+        noted, added = len(self.stamps), len(self.streams)
+        host = pasted.host(text)
+        for one in sections:
+            part = text[one.begin : one.end]
+            whole = f"{relative.rpartition('/')[0]}/{one.name.lstrip('/')}" if one.name else relative
+            own = identity.of(whole) | (resource or {}) | one.resource
+            if host is not None and "k8s.pod.name" not in own:
+                own.setdefault("host.name", host)
+            shown = partial(pasted.opened, opener, one.begin, one.end)
+            self._add(path, whole, shown, one.end, part, io.BytesIO(part), own, before=text[: one.begin])
+        self.folders[path] = "/".join(relative.replace("!/", "/").split("/")[1:-1])
+        rest = text
+        for stream in self.streams[added:]:
+            if stream.format in ("dmesg", "syslog") and stream.last_uptime is None and not stream.ahead:
+                with stream.open() as file:
+                    part = exactly(file, len(text))
+                if shift := clocks.ahead(text, part):
+                    stream.ahead = shift
+                    rest = clocks.without(rest, part)
+        if rest is not text:
+            # The end of the bundle is not where the other clock has it.
+            del self.stamps[noted:]
+            self.note_times(times(rest, b"")[1])
+
+    def _add(
+        self,
+        path: str,
+        relative: str,
+        opener: Opener,
+        size: int | None,
+        head: bytes,
+        file: BinaryIO,
+        resource: Attributes | None,
+        *,
+        before: bytes | None = None,
+    ) -> None:
+        """Add a file as what it is.
+
+        Args:
+            before: the text before it, where it is a section of a file; it is complete then.
+        """
+        complete = before is not None or len(head) < HEAD
+        if before is not None:
+            tail = b""
+        else:
+            tail, size = (b"", len(head)) if complete else end_of_file(file, head, size)
         if not file.seekable():
             most = max(4 * self.limits.ratio_from, self.limits.ratio * self.compressed)
             if self.expanded + (size or 0) > most:
-                # It is not counted: what is small may still follow.
+                # Its size is not added, so that smaller files after it can still be read.
                 raise archive.Bomb(f"compressed files here expand to more than {most:,} bytes together")
             self.expanded += size or 0
         name = relative.rsplit("/", 1)[-1]
@@ -461,6 +527,7 @@ class _Search:
             resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
+            tasks=task_machines(head, tail) if found.wrapping == "tasks" else {},
         )
         if found.format == "text" and b"kubectl " in head[:128]:
             stream.resource |= pasted.pod(head)
@@ -475,11 +542,12 @@ class _Search:
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
             self.note_times(last)
             if stream.first_stamp is not None and not stream.first_stamp.missing:
-                # The end of a log may have times without a year, where its beginning has whole ones.
+                # The times at the end of a log may have no year although those at its beginning do.
                 self.note_times([stream.first_stamp])
         elif found.format in (
             "kubernetes_audit",
             "kubernetes_json",
+            "kubernetes_table",
             "kubernetes_yaml",
             "journal_json",
             "journal_export",
@@ -492,7 +560,7 @@ class _Search:
             if stream.boot_time is not None and stream.last_uptime is not None:
                 self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
         if said := machines.names(stream, whole_head):
-            self.machines[path] = said
+            self.machines[id(stream)] = said
         self.addresses += addresses.said(stream, head, name)
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
@@ -506,6 +574,7 @@ class _Search:
             self.told_ranks += process_ranks.said(head, tail)
         if found.layer == "stdout":
             stream.machine_ranks = process_ranks.of_machine(head, tail)
+            stream.launchers = process_ranks.launchers(head)
             stream.single_node = stream.machine_ranks[:1] == (0,) or not (
                 stream.machine_ranks or process_ranks.on_several_machines(head)
             )
@@ -514,22 +583,35 @@ class _Search:
         self.streams.append(stream)
         if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
+        elif before is not None and found.format not in _LINES and FORMATS.expressions["work"].search(head):
+            # Nothing tells where the table ends and a program's lines begin again.
+            self.streams.append(
+                msgspec.structs.replace(stream, format="text", layer="stdout", resource=dict(stream.resource))
+            )
         if complete and (host := pasted.host(head)) is not None:
             stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
-            self._add_pasted(stream, head, pasted.parts(head), noted)
+            self._add_pasted(stream, head, pasted.parts(head), noted, before or b"")
         elif complete and found.format != "text":
-            self._add_pasted(stream, head, pasted.tables(head, first=1), noted)
+            self._add_pasted(stream, head, pasted.tables(head, first=1), noted, before or b"")
 
-    def _add_pasted(self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int) -> None:
-        """Add what other programs say in a file; `noted` times were known before it."""
+    def _add_pasted(
+        self, around: Stream, text: bytes, parts: Iterable[tuple[Recognised, bytes]], noted: int, before: bytes
+    ) -> None:
+        """Add the output of other programs that is pasted into a file.
+
+        Args:
+            noted: how many stamps were known before the file.
+            before: the text above this one, if it is a section of a file.
+        """
         for found, part in parts:
+            shown = pasted.blank(before) + part
             stream = Stream(
                 path=around.path,
                 format=found.format,
                 layer=found.layer,
-                open=partial(io.BytesIO, part),
-                size=len(part),
+                open=partial(io.BytesIO, shown),
+                size=len(shown),
                 resource=dict(around.resource),
             )
             if found.format in ("dmesg", "syslog"):
@@ -537,7 +619,7 @@ class _Search:
                 stream.boot_time, stream.last_uptime = kernel_lines.boot_time(part), kernel_lines.last_uptime(part)
                 stream.ahead = clocks.ahead(text, part) if stream.last_uptime is None else 0
                 if stream.ahead:
-                    # The end of the bundle is not where the other clock has it.
+                    # The stamps of the part have another zone, so they must not decide the end of the bundle.
                     del self.stamps[noted:]
                     self.note_times(times(clocks.without(text, part), b"")[1])
             self.streams.append(stream)

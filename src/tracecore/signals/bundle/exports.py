@@ -1,8 +1,8 @@
-"""Exports of log services: entries of many writers in one document, each with its time, its text and its origin.
+"""Exports of log services: one document with entries of many writers, each with its time, its text and its origin.
 
-Read are the exports of Google's and Amazon's services, Azure's, Loki's (logcli, Grafana, its API), Datadog's, those of
-Elasticsearch, and lines as Fluent Bit and Beats ship them; as JSON, lines of JSON, or CSV. An export is taken like an
-archive: every writer in it is a log, in order of time, as a container's runtime would have stored it.
+Supported are exports of Google Cloud, Amazon, Azure, Loki (logcli, Grafana, its API), Datadog and Elasticsearch, and
+lines as Fluent Bit and Beats ship them; as JSON, lines of JSON, or CSV. An export is read like an archive: each writer
+becomes one log, in order of time, in the format of a container runtime.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import re2
 from tracecore.signals import stamps
 from tracecore.signals.record import Attributes
 
-#: A document is read as a whole, and a larger one not at all.
+#: A document is read as a whole; larger documents are not read.
 MAX_SIZE = 64 << 20
-#: Logs in one export; entries of further writers are left out.
+#: Writers in one export; entries of further writers are left out.
 MAX_WRITERS = 10_000
 SECOND = 1_000_000_000
 
@@ -29,7 +29,7 @@ Shape: TypeAlias = Literal["document", "lines", "table"]
 Entry: TypeAlias = Mapping[str, Any]
 
 _OPENS = re2.compile(rb'^\s*(?:\[\s*)?\{\s*"')
-#: Words of which all stand near the beginning of an export.
+#: An export has all words of one of these rows near its beginning.
 _MARKS: tuple[tuple[bytes, ...], ...] = (
     (b'"textPayload"', b'"timestamp"'),
     (b'"jsonPayload"', b'"timestamp"'),
@@ -45,7 +45,7 @@ _MARKS: tuple[tuple[bytes, ...], ...] = (
 )
 _TEXT = ("textPayload", "line", "log", "LogMessage", "LogEntry", "message", "@message", "Message")
 _TIME = ("timestamp", "@timestamp", "time", "date", "Date", "TimeGenerated", "TimeGenerated [UTC]")
-#: What services call the origin of an entry.
+#: The names that services use for the origin of an entry, by attribute.
 _CALLED = {
     "k8s.pod.name": ("pod_name", "pod", "PodName", "kubernetes_pod_name", "k8s_pod_name", "k8s.pod.name"),
     "k8s.namespace.name": (
@@ -58,9 +58,9 @@ _CALLED = {
     "stream": ("logStreamName", "@logStream", "filename", "Service", "service"),
 }  # fmt: skip
 _ORIGIN = {called: name for name, names in _CALLED.items() for called in names}
-#: Of what the name of a log is made.
+#: The name of a log is made of these.
 _PARTS = ("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "host.name", "stream")
-#: What loggers put beside a message.
+#: Fields that loggers write beside a message.
 _LOGGERS = frozenset(
     {
         "message", "rank", "level", "levelname", "severity", "logger", "name", "time", "timestamp", "ts", "asctime",
@@ -75,8 +75,8 @@ class ExportedLog(NamedTuple):
     """One log of an export.
 
     Args:
-        name: of the file it would be.
-        resource: whose it is, as the entries say.
+        name: the name of the file that it stands for.
+        resource: attributes of the writer, from the entries.
     """
 
     name: str
@@ -85,14 +85,14 @@ class ExportedLog(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The logs of a document, by name, and how many entries could not be taken."""
+    """The logs of a document, by name, and the number of entries that could not be read."""
 
     logs: list[ExportedLog]
     left_out: int
 
 
 def shape(head: bytes) -> Shape | None:
-    """Return whether a file is an export, by its beginning, and what it is made of."""
+    """Return what an export is made of, by the beginning of the file; None if the file is no export."""
     if _OPENS.match(head):
         if not any(all(word in head for word in words) for words in _MARKS):
             return None
@@ -109,7 +109,7 @@ def shape(head: bytes) -> Shape | None:
 
 
 def _is_exported(entry: Entry) -> bool:
-    """Return whether a line is a service's own, and not that of a program that logs JSON with words like theirs."""
+    """Return whether a line was written by a service, not by a program that logs JSON with similar names."""
     if isinstance(entry.get("textPayload"), str):
         return True
     if isinstance(entry.get("jsonPayload"), dict) or isinstance(entry.get("protoPayload"), dict):
@@ -123,10 +123,10 @@ def _is_exported(entry: Entry) -> bool:
 
 
 def read(data: bytes, made_of: Shape) -> Export:
-    """The logs of an export.
+    """Return the logs of an export.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the export is damaged.
     """
     writers: dict[tuple[tuple[str, Any], ...], list[tuple[int | None, str]]] = {}
     events: list[Any] = []
@@ -166,7 +166,7 @@ def _entry(raw: bytes | msgspec.Raw) -> dict[str, Any] | None:
 
 
 def _entries(data: bytes, made_of: Shape) -> Iterator[Entry | None]:
-    """The entries of a document; None for what is none."""
+    """Return the entries of a document; None for anything that is no entry."""
     if made_of == "lines":
         for line in data.split(b"\n"):
             if line.strip():
@@ -191,14 +191,14 @@ def _rows(data: bytes) -> Iterator[Entry | None]:
             row = next(rows)
         except StopIteration:
             return
-        except csv.Error:  # a field longer than anybody reads, a quote that never ends
+        except csv.Error:  # a field that is too long, a quote that is not closed
             yield None
             continue
         yield {name.strip(): value for name, value in row.items() if name and isinstance(value, str)}
 
 
 def _listed(raw: msgspec.Raw) -> list[msgspec.Raw]:
-    """The list of entries, however deep in the answer of a service it is."""
+    """Return the list of entries, which may be nested in the answer of a service."""
     for _ in range(3):
         try:
             if bytes(raw).lstrip()[:1] == b"[":
@@ -216,7 +216,7 @@ def _listed(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _told(stream: Entry) -> Iterator[Entry | None]:
-    """Yield what Loki's API gives: the labels once, then pairs of time and line."""
+    """Yield the entries of a stream from Loki's API, which has the labels once, and pairs of time and line."""
     for pair in stream["values"]:
         if isinstance(pair, list) and len(pair) >= 2:
             yield {"labels": stream.get("stream"), "timestamp": pair[0], "line": pair[1]}
@@ -225,7 +225,7 @@ def _told(stream: Entry) -> Iterator[Entry | None]:
 
 
 def _unwrapped(entry: Entry) -> Entry:
-    """Elasticsearch and Datadog put the entry itself into a field of theirs."""
+    """Return the entry itself, which Elasticsearch and Datadog put into a field."""
     inner = entry.get("_source", entry.get("attributes") if entry.get("type") == "log" else None)
     return inner if isinstance(inner, dict) else entry
 
@@ -233,13 +233,13 @@ def _unwrapped(entry: Entry) -> Entry:
 def _text(entry: Entry) -> str | None:
     payload = entry.get("jsonPayload")
     if isinstance(payload, dict):
-        # A line of JSON that the service took apart. Where a logger only put a message into it, that is the line.
+        # The service parsed a line of JSON. If only a logger's fields are in it, the message is the line.
         said, rank = payload.get("message"), payload.get("rank")
         if not isinstance(said, str) or not payload.keys() <= _LOGGERS:
             return msgspec.json.encode(payload).decode()
         return f"[rank{rank}]: {said}" if type(rank) is int and rank >= 0 else said
     if isinstance(audited := entry.get("protoPayload"), dict):
-        return msgspec.json.encode({"protoPayload": audited}).decode()  # what the cloud did, in its audit log
+        return msgspec.json.encode({"protoPayload": audited}).decode()  # an entry of the cloud's audit log
     return next((value for name in _TEXT if isinstance(value := entry.get(name), str)), None)
 
 
@@ -251,7 +251,7 @@ def _time(entry: Entry) -> int | None:
         if isinstance(value, str) and value:
             return _clock(value)
         if isinstance(value, int | float) and not isinstance(value, bool) and 1e9 <= value < 1e19:
-            # Seconds, thousandths, millionths or billionths: what none of them can be is another.
+            # The value may be in seconds, milliseconds, microseconds or nanoseconds. Its size tells which.
             scale = next(scale for scale in (1, 10**3, 10**6, 10**9) if value < 1e11 * scale)
             return (
                 int(value) * (SECOND // scale)
@@ -281,7 +281,7 @@ def _clock(text: str) -> int | None:
 
 
 def _origin(entry: Entry) -> dict[str, str]:
-    """Return who wrote an entry: pod and container, else host and stream."""
+    """Return the writer of an entry: pod and container, else host and stream."""
     resource = entry.get("resource")
     parts = (resource.get("labels") if isinstance(resource, dict) else None, entry.get("labels"), entry.get("fields"))
     places: list[Entry] = [entry, *(part for part in parts if isinstance(part, dict))]
@@ -303,7 +303,7 @@ def _origin(entry: Entry) -> dict[str, str]:
 
 
 def _log(whose: dict[str, str], told: list[tuple[int | None, str]]) -> ExportedLog:
-    """The lines of one writer, in order of time; a service may have given the latest first."""
+    """Make the log of one writer, in order of time. The service may have listed the latest entry first."""
     times = [time for time, _ in told if time is not None]
     if len(times) > 1 and times[0] > times[-1]:
         told.reverse()
@@ -323,5 +323,5 @@ def _stamp(time: int) -> str:
 
 
 def _journaled(payload: Entry, time: int | None) -> bytes:
-    """An entry of a node's journal, as journalctl gives it."""
+    """Return an entry of a node's journal in the format of journalctl."""
     return msgspec.json.encode({"__REALTIME_TIMESTAMP": f"{(time or 0) // 1000:016d}", **payload})

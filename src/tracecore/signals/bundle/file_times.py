@@ -1,4 +1,4 @@
-"""Times at the ends of a file, before it is read."""
+"""Timestamps at both ends of a file, found before the file is read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.logs.dialects import plain
 from tracecore.signals.stamps import Stamp
 
-#: Lines at either end of a file in which a time is looked for.
+#: Lines at each end of a file that are searched for times.
 LOOKED_AT = 100
-#: Times at either end that are compared with each other.
+#: Times at each end that are compared with each other.
 COMPARED = 8
 
 
 def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
-    """The first timestamp of a file, and its last ones: the last, and the last complete one where that is another."""
+    """Return the first timestamp of a file, and its last ones: the last, and the last complete one if they differ."""
     early = head.replace(b"\r", b"\n")
     late = tail.replace(b"\r", b"\n") if tail else early
-    known: dict[bytes, Stamp | None] = {}  # a short file has the same lines at both ends
+    known: dict[bytes, Stamp | None] = {}  # in a short file both ends have the same lines
 
     def remembered(raw: bytes) -> Stamp | None:
         if raw not in known:
@@ -42,7 +42,7 @@ def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
 
 
 def _typical(found: list[Stamp]) -> Stamp | None:
-    """The first of these times that the next one agrees with: a single date may be of anything."""
+    """Return the first of these times that is near the next one. A single time may be about something else."""
     for stamp, following in pairwise(found):
         if stamp.missing or following.missing or abs(stamp.nanos - following.nanos) < stamps.APART:
             return stamp
@@ -53,7 +53,7 @@ _WRAPPED = plain()
 
 
 def stamp_of(raw: bytes) -> Stamp | None:
-    """Return the time that a line begins with, or tells of itself."""
+    """Return the time that a line begins with or has in its text."""
     if len(raw) < 10:
         return None
     if raw.startswith(b"Timestamp  "):  # nvidia-smi -q
@@ -65,8 +65,9 @@ def stamp_of(raw: bytes) -> Stamp | None:
 
 
 def recorded_times(sample: bytes) -> list[int]:
-    """Times in Kubernetes objects, journal entries or torchelastic's error files; only the latest matters."""
-    found = [stamps.parse(text.decode()) or 0 for text in FORMATS.expressions["happened"].findall(sample)]
+    """Return the latest time in Kubernetes objects, journal entries or torchelastic's error files, if there is one."""
+    told = [text for name in ("happened", "last_seen") for text in FORMATS.expressions[name].findall(sample)]
+    found = [stamps.parse(text.decode()) or 0 for text in told]
     found += [int(micros) * 1000 for micros in FORMATS.expressions["journaled"].findall(sample)]
     found += [int(seconds) * stamps.SECOND for seconds in FORMATS.expressions["raised"].findall(sample)]
     found = [time for time in found if stamps.is_plausible(time)]

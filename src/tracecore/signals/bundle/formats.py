@@ -1,4 +1,4 @@
-"""The table of formats (`formats.toml`): what files look like that tracecore reads."""
+"""The table of formats (`formats.toml`): the signs by which the format of a file is recognised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracecore.signals.kubernetes import printed
 from tracecore.signals.nvidia import lspci, smi, smi_csv
 from tracecore.signals.scheduler import slurm
 
-#: Rows of kubectl without a header, as their reader knows them.
+#: Expressions for rows of kubectl without a header, from their reader.
 ROWS = {
     "event_row": printed.BARE_ROW,
     "dated_event_row": printed.BARE_DATED,
@@ -23,7 +23,7 @@ ROWS = {
     "old_event_row": printed.BARE_OLD_EVENT,
     "pod_row": printed.BARE_POD,
 }
-#: How readers recognise the beginning of what they read: (the text, all that was read) → whether it is theirs.
+#: Functions by which readers recognise their format: (text without blanks and command, all bytes) → it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     # Jobs print the table before they train.
     "nvidia_table": lambda start, head: smi.is_table(head) and FORMATS.expressions["work"].search(head) is None,
@@ -42,16 +42,16 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """Signs of one format, all of which a file must have.
+    """Signs of one format. A file must have all of them.
 
     Args:
         begins: the text begins with one of these; `unless`: with none of these.
-        first_line: all of these are in its first line; `two_of`: two of these are.
+        first_line: the first line has all of these; `two_of`: at least two of these.
         has: one literal of each group is in the first `within` bytes.
-        match: the text begins like that; `search`: all of these are in the first `within` bytes.
-        rows: its first three lines are rows of that kind (`ROWS`).
-        reader: the reader recognises it (`READERS`).
-        longest: the file is complete and has at most so many bytes; 0 for any.
+        match: the expression matches the beginning; `search`: all of these match in the first `within` bytes.
+        rows: the first three lines are rows of this kind (`ROWS`).
+        reader: the reader recognises the text (`READERS`).
+        longest: the file is complete and has at most this many bytes; 0 for any number.
     """
 
     format: str
@@ -70,11 +70,11 @@ class Sign(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self, start: bytes, head: bytes, complete: bool) -> bool:
         """Return whether a file has these signs.
 
-        Literals come first: they cost a tenth of a regular expression, and a bundle may have 100,000 files.
+        Literals are checked first: they cost a tenth of a regular expression, and a bundle may have 100,000 files.
 
         Args:
-            start: its text, without blanks and the command above it.
-            head: its first bytes as they are.
+            start: the text without leading blanks and the command above it.
+            head: the first bytes of the file.
             complete: head is the whole file.
         """
         if self.begins and not start.startswith(self.begins):
@@ -105,7 +105,7 @@ def _are_rows(row: re2._Regexp, first: bytes, start: bytes) -> bool:
 
 
 class NameSign(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of a file of one format: it begins and ends like one of these."""
+    """A sign of one format in a file's name: the name begins and ends with one of these."""
 
     format: str
     begins: tuple[str, ...] = ("",)
@@ -116,7 +116,7 @@ class NameSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextSign(msgspec.Struct, frozen=True, kw_only=True):
-    """A sign that a plain text is of another layer than a program's output: its name or something in it."""
+    """A sign that a plain text is not a program's output but of another layer: in its name or its text."""
 
     layer: str
     begins: tuple[str, ...] = ()
@@ -130,10 +130,10 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     """The whole table.
 
     Args:
-        names: expressions of words in the names of files and folders, and names that name no machine.
-        columns: names of columns in tables of ranks, by what they hold.
-        variables: those of a process's environment, by what they tell.
-        launch: settings by which a scheduler lays out ranks.
+        names: expressions of words in the names of files and folders, and names that are no machines.
+        columns: names of columns in tables of ranks, by content.
+        variables: names of environment variables, by content.
+        launch: expressions for the settings by which a scheduler places ranks.
     """
 
     layers: dict[str, str]
@@ -149,7 +149,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     expressions: dict[str, re2._Regexp]
 
 
-#: Keys of the table with literals that are looked for in bytes.
+#: Keys of the table whose values are literals, searched for in bytes.
 _LITERALS = frozenset({"begins", "unless", "first_line", "two_of", "has"})
 
 
@@ -172,5 +172,5 @@ FORMATS: Formats = _load()
 
 
 def any_of(name: str) -> str:
-    """Return the expression of any word of a list of the table."""
+    """Return an expression that matches any word of one list of the table."""
     return "|".join(FORMATS.names[name])

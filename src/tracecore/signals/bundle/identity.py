@@ -1,4 +1,4 @@
-"""The identity (node, pod, rank) that the path of a file tells."""
+"""The identity (node, pod, rank) of a file, from its path."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ _SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|er
 _RANK = re2.compile(
     r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker(?:log)?|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
 )
+#: `worker_1_0.log` of the second machine's first process, or of the second process' first attempt.
+_TWO_NUMBERS = re2.compile(
+    r"(?i)(?:^|[^a-z])(?:worker|trainer|task|proc(?:ess)?)[_.-]?\d{1,7}[_-]\d{1,3}(?:[^0-9a-z]|$)"
+)
 _LOCAL = re2.compile(r"(?i)local[_-]?rank|^device\d")
-#: Scripts for MindSpore give each device of a machine a folder.
+#: Scripts for MindSpore make one folder for each device of a machine.
 _DEVICE = re2.compile(r"^device(\d{1,4})$")
 _NODE = re2.compile(rf"(?i)^(?:{any_of('machines')})[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$")
 _NODE_FILE = re2.compile(
@@ -31,21 +35,21 @@ _NODE_FILE = re2.compile(
 )
 _QUALIFIER = re2.compile(rf"(?i)^(?:(?:{any_of('qualifiers')})[-_.])+")
 _GPU_INDEX = re2.compile(r"(?i)^gpu_?(?:\d|1[0-5])$")
-#: What stands there instead of a machine: a rank, the number of a job, an interface.
+#: Words in the place of a machine's name that are none: a rank, the number of a job, a network interface.
 _NO_MACHINE = re2.compile(rf"(?i)^(?:{any_of('numbered')})[-_.]?\d+$|_|^(?:{any_of('interfaces')})\d\w*$")
 _LETTER_OR_ADDRESS = re2.compile(r"(?i)[a-z]|^\d+\.\d+\.\d+\.\d+$")
-# `dmesg-20261115.txt`, `journal-2026-11-15T02-03-04.log`: when, not where.
+# The date in `dmesg-20261115.txt` or `journal-2026-11-15T02-03-04.log` is no machine.
 _DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")
 
 
 def of(path: str) -> Attributes:
-    """Resource attributes a path (slashes, archive members after `!/`) gives away.
+    """Return the resource attributes in a path (archive members follow `!/`).
 
-    Its first part is what the user named, and may be called after whatever happened there: it is nobody's rank.
+    The first part is the path that the user named. It may be called after anything, so its number is no rank.
     """
     path = path.replace("\\", "/").replace("!/", "/")
     found: Attributes = {}
-    # A bundle may have 100,000 files: literals are looked for before regular expressions are asked.
+    # A bundle may have 100,000 files, so cheap checks of literals come before regular expressions.
     of_pod = path.count("_") >= 2
     if of_pod and (match := _POD.search(path)):
         found["k8s.namespace.name"] = match.group("namespace")
@@ -75,6 +79,8 @@ def of(path: str) -> Attributes:
     for part in [name, *parts[1:-1][:-3:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
             break
+        if part == name and _TWO_NUMBERS.search(part):
+            continue
         if match := _RANK.search(part) or (_DEVICE.match(part) if part != name else None):
             kind = "local_rank" if _LOCAL.search(part) else "rank"
             found[f"gen_ai.training.{kind}"] = int(match.group(1))
@@ -87,11 +93,11 @@ def of(path: str) -> Attributes:
 
 
 def _is_machine(name: str) -> bool:
-    """Return whether this word of a file's name may be a machine."""
+    """Return whether this word in a file's name may be a machine."""
     return _NO_MACHINE.search(name) is None and _LETTER_OR_ADDRESS.search(name) is not None
 
 
 @lru_cache(maxsize=1024)
 def _is_node(folder: str) -> bool:
-    """Return whether a folder is named after a machine; many files lie in one folder."""
+    """Return whether a folder is named after a machine. Cached, because many files are in one folder."""
     return _NODE.match(folder) is not None

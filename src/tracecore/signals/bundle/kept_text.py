@@ -1,8 +1,8 @@
 """Pieces of a bundle's files, kept so that a later diagnosis can quote them when the files are gone.
 
-While a bundle is judged, `remembering` notes which bytes are read. A `KeptFile` gives these bytes back at their
-offsets; all else in it is blank, with as many line breaks as there were, so that line numbers stay right. Secrets are
-masked byte for byte, because offsets must not move. `Bundle.masked` tells readers to show a mask as `[redacted]`.
+While a bundle is diagnosed, `remembering` keeps the bytes that are read. A `KeptFile` returns these bytes at their
+offsets. The rest is blank, with the same number of line breaks, so that line numbers stay right. Secrets are masked
+byte for byte, because offsets must not move. `Bundle.masked` makes readers show a mask as `[redacted]`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import msgspec
@@ -24,17 +24,17 @@ from tracecore.signals.redaction import hidden
 if TYPE_CHECKING:
     from tracecore.signals.bundle.discovery import Bundle
 
-#: Bytes that are kept of one bundle.
+#: Limit of the bytes that are kept of one bundle.
 MAX_KEPT: Final = 8 << 20
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes of a file, or a gap between such.
+    """Bytes of a file, or a gap between kept bytes.
 
     Args:
-        offset: of the first byte.
-        length: bytes in the file.
-        lines: line breaks among them.
+        offset: the offset of the first byte.
+        length: the number of bytes.
+        lines: the number of line breaks in them.
         data: the bytes; empty for a gap.
     """
 
@@ -48,22 +48,27 @@ class KeptPieces:
     """The pieces of each file that were read, by path.
 
     Args:
-        limit: bytes kept in all.
+        limit: total number of bytes to keep.
     """
 
     def __init__(self, limit: int = MAX_KEPT) -> None:
         self._left = limit
         self._read: dict[str, dict[int, bytes]] = {}
         self._gaps: dict[str, dict[tuple[int, int], int]] = {}
-        #: Paths of files that cannot be entered in the middle.
+        #: Paths of files that can only be read from their start.
         self.streamed: set[str] = set()
-        #: Pieces that were left out because of the limit.
+        #: Number of pieces that were left out because of the limit.
         self.left_out = 0
 
     def read(self, path: str, offset: int, data: bytes) -> None:
         known = self._read.setdefault(path, {})
-        new = len(data) - len(known.get(offset, b""))
-        if new <= 0:
+        same = known.get(offset, b"")
+        if same and not data.startswith(same) and not same.startswith(data):
+            # Another section of a pasted text: what is blank in one is not in the other.
+            lines = zip_longest(same.split(b"\n"), data.split(b"\n"), fillvalue=b"")
+            data = b"\n".join(mine if mine.strip() else other for mine, other in lines)
+        new = len(data) - len(same)
+        if new < 0 or data == same:
             return
         if new > self._left:
             self.left_out += 1
@@ -79,9 +84,9 @@ class KeptPieces:
         return sorted({*self._read, *self._gaps})
 
     def pieces(self, path: str) -> list[Piece]:
-        """Return what is kept of a file in the order of offsets, without overlaps, secrets masked.
+        """Return the kept pieces of a file in order of offsets, without overlaps, with secrets masked.
 
-        Lines of a gap are counted where something read over it; else a gap has none.
+        A gap has line breaks only if a reader passed over it and counted them.
         """
         found: list[tuple[int, bytes]] = []
         for offset, data in sorted(self._read.get(path, {}).items()):
@@ -94,7 +99,7 @@ class KeptPieces:
         return sorted((*pieces, *self._blanks(path, pieces)), key=lambda piece: piece.offset)
 
     def _blanks(self, path: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
-        """The gaps between pieces whose line breaks were counted while somebody passed over them."""
+        """Return the gaps between pieces whose line breaks a reader has counted."""
         passed = self._gaps.get(path, {})
         ends = {p.offset: p.offset + p.length for p in pieces}
         edges = {0, *ends, *ends.values()}
@@ -111,14 +116,14 @@ class KeptPieces:
             if free:
                 known = sum(gaps[gap] or 0 for gap in inside)
                 known += sum(p.data.count(b"\n", max(0, offset - p.offset), max(0, end - p.offset)) for p in pieces)
-                # Where a line of the stretch ends matters less than how many do before the next piece.
+                # Only the number of line breaks before the next piece matters, so the last gap gets all of them.
                 gaps[free[-1]] = max(0, min(lines - known, free[-1][1] - free[-1][0]))
         return (Piece(begin, end - begin, lines) for (begin, end), lines in gaps.items() if lines)
 
 
 @contextmanager
 def remembering(bundle: Bundle, memory: KeptPieces) -> Iterator[None]:
-    """Remember what is read of the bundle's files."""
+    """Keep what is read of the bundle's files within this context."""
     opened = [(stream, stream.open) for stream in bundle.streams]
     for stream, opener in opened:
         stream.open = partial(_remembered, opener, stream.path, memory)
@@ -134,7 +139,7 @@ def _remembered(opener: Opener, path: str, memory: KeptPieces) -> BinaryIO:
 
 
 class _Remembered(io.RawIOBase):
-    """A file that tells which bytes of it are read."""
+    """A file that notes in `memory` which bytes of it are read."""
 
     def __init__(self, file: BinaryIO, path: str, memory: KeptPieces) -> None:
         self._file = file
@@ -158,7 +163,7 @@ class _Remembered(io.RawIOBase):
         return data
 
     def pass_over(self, count: int) -> int:
-        """Read on without keeping anything; return the lines."""
+        """Read on without keeping the bytes; return the number of line breaks."""
         lines = pass_over(self._file, count)
         self._memory.passed(self._path, self._at, count, lines)
         self._at += count
@@ -170,12 +175,12 @@ class _Remembered(io.RawIOBase):
 
 
 class KeptFile(io.RawIOBase):
-    """A file of which some pieces are known, and the rest is blank.
+    """A file made of kept pieces; the rest of it is blank.
 
     Args:
-        pieces: in the order of their offsets.
-        size: where it ends; the end of the last piece by default.
-        streamed: it cannot be entered in the middle.
+        pieces: in order of offsets.
+        size: the size of the file; the end of the last piece by default.
+        streamed: the file can only be read from its start.
     """
 
     def __init__(self, pieces: Sequence[Piece], size: int | None = None, *, streamed: bool = False) -> None:
@@ -196,7 +201,7 @@ class KeptFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._end - self._at)
         parts: list[bytes] = []
-        # A read may be short, as of any raw file: no large blank is made for one who asks for all.
+        # Return at most 1 MiB, as a raw file may, so that reading everything does not make one large blank.
         left = min(left, size if size >= 0 else left, 1 << 20)
         while left > 0:
             part = self._next(left)

@@ -1,13 +1,13 @@
-"""The layout of the ranks of a job by its scheduler: the machines in their order, how many ranks each has, and whether
-ranks go through the machines in blocks or in turns.
+"""The layout of a job's ranks by its scheduler: the order of the machines, the number of ranks on each, and whether the
+ranks fill the machines one after the other (block) or in turns (cyclic).
 
-The settings may stand in several files: the machines in `scontrol show job`, the tasks of each in the script, how they
-are distributed in the environment of a process. Where a setting has two values, nothing is concluded.
+The settings may be in several files: the machines in `scontrol show job`, the tasks per machine in the script, the
+distribution in the environment of a process. If a setting has two different values, there is no layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,12 +15,15 @@ import msgspec
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.scheduler import slurm
 
-#: Machines and ranks that a job is believed to have.
+#: Limit of the machines and ranks of one job.
 _MOST: Final = 16_384
+
+#: Settings that list the machines; the first that somebody has counts.
+_LISTS: Final = ("nodes", "nodes_of_output", "nodes_of_account")
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting of a launcher: its name, one of `[launch]` in `formats.toml`, and the value as it stands there."""
+    """One setting of a launcher: its name, a key of `[launch]` in `formats.toml`, and the text of its value."""
 
     name: str
     value: str
@@ -30,8 +33,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The ranks of each machine, in the order of local ranks.
 
     Args:
-        certain: the scheduler itself starts the ranks. Other launchers may take the machines in another order, so that
-            somebody else has to say the same of a rank on any machine but the first.
+        certain: the scheduler itself starts the ranks. Other launchers may use another order of machines, so the
+            layout needs confirmation: a statement that places a rank on any machine but the first.
     """
 
     machines: Mapping[str, tuple[int, ...]]
@@ -39,10 +42,10 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def said(text: bytes, *, output: bool) -> list[Setting]:
-    """Return the settings that a file has.
+    """Return the settings in a file.
 
     Args:
-        output: it is what the program itself printed; other files list machines of other jobs.
+        output: the file is the program's own output; other files may list machines of other jobs.
     """
     if FORMATS.expressions["launches"].search(text) is None:
         return []
@@ -58,12 +61,18 @@ def said(text: bytes, *, output: bool) -> list[Setting]:
     return list(found)
 
 
-def concluded(settings: Iterable[Setting]) -> Layout | None:
-    """Return the layout that these settings give; None where they give none, or contradict each other."""
+def concluded(settings: Iterable[Setting], placed: Mapping[str, Collection[int]]) -> Layout | None:
+    """Return the layout that follows from the settings; None if they do not suffice or contradict each other.
+
+    Args:
+        placed: the ranks of machines, from other statements. They give the number of ranks of each machine if no
+            setting has it.
+    """
     values: dict[str, set[str]] = {}
     for setting in settings:
         values.setdefault(setting.name, set()).add(setting.value)
-    lists = {tuple(slurm.hosts(text)) for text in values.get("nodes", ()) or values.get("nodes_of_output", ())}
+    listed = next(filter(None, map(values.get, _LISTS)), ())
+    lists = {tuple(slurm.hosts(text)) for text in listed}
     if len(lists) != 1 or not (nodes := lists.pop()) or len(set(nodes)) != len(nodes):
         return None
     tasks = _tasks(values, len(nodes))
@@ -73,8 +82,9 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
             return None
         counts, certain = tasks, True
     else:
-        # One task for each machine is a launcher, which starts the ranks.
+        # If each machine has one task, that task is a launcher, which starts the ranks.
         each = _numbers(values.get("each", ())) or _shared(values.get("world", ()), len(nodes))
+        each = each or _by_example(nodes, placed)
         if len(each) != 1 or "cyclic" in ways:
             return None
         counts, certain = (each.pop(),) * len(nodes), len(nodes) == 1
@@ -85,7 +95,7 @@ def concluded(settings: Iterable[Setting]) -> Layout | None:
 
 
 def _tasks(values: Mapping[str, set[str]], nodes: int) -> tuple[int, ...] | None:
-    """Return the number of tasks of each machine; None where nothing tells, or not all say the same."""
+    """Return the number of tasks of each machine; None if it is unknown or the settings differ."""
     said_of_each = {(number,) * nodes for number in _numbers(values.get("tasks", ()))}
     listed = {_repeated(text) for text in values.get("tasks_of_each", ())}
     found = said_of_each | {counts for counts in listed if len(counts) == nodes}
@@ -98,12 +108,23 @@ def _numbers(words: Iterable[str]) -> set[int]:
 
 
 def _shared(words: Iterable[str], nodes: int) -> set[int]:
-    """Return how many each machine has of so many in all."""
+    """Return the number per machine for each total that the machines can share equally."""
     return {number // nodes for number in _numbers(words) if number % nodes == 0 and number >= nodes}
 
 
+def _by_example(nodes: Sequence[str], placed: Mapping[str, Collection[int]]) -> set[int]:
+    """Return how many ranks each machine has, where two or more have so many, each those of its place in the list."""
+    found = {place: set(placed[node]) for place, node in enumerate(nodes) if node in placed}
+    counts = {len(ranks) for ranks in found.values()}
+    if len(found) < 2 or len(counts) != 1:
+        return set()
+    count = next(iter(counts))
+    fits = all(ranks == set(range(place * count, place * count + count)) for place, ranks in found.items())
+    return counts if fits else set()
+
+
 def _repeated(text: str) -> tuple[int, ...]:
-    """Return the numbers of `4(x3),2`."""
+    """Return 4, 4, 4, 2 for `4(x3),2`."""
     found: list[int] = []
     for number, times in FORMATS.expressions["repeated"].findall(text.encode()):
         found += [int(number)] * min(int(times or 1), _MOST)
@@ -111,7 +132,7 @@ def _repeated(text: str) -> tuple[int, ...]:
 
 
 def _way(word: str) -> str | None:
-    """Return how tasks are distributed over machines; None for ways that these rules do not know."""
+    """Return how tasks are distributed over machines: block or cyclic; None for other ways."""
     word = word.partition(":")[0].partition(",")[0]
     return word if word in ("block", "cyclic") else None
 

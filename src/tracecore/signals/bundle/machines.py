@@ -1,12 +1,12 @@
-"""The machines of a bundle: which of its files is of which.
+"""The machine that each file of a bundle comes from.
 
-A kernel's log, a scrape or a file's name says which machine it is of. Other files then belong to a machine that is
-known in this way: by their names, by the field of their lines that names it, or because the bundle has only one.
+A kernel's log, a scrape of metrics or a file's name tells its machine. Other files are then assigned to one of these
+machines: by a word in the file's name, by a field of its lines, or because the bundle has only one machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import re2
 
@@ -14,36 +14,36 @@ from tracecore.signals.bundle.formats import any_of
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.stream import Stream
 
-#: Formats of what a program prints about the machine that it runs on.
+#: Formats of programs that print the state of the machine that they run on.
 _SNAPSHOTS = frozenset({"nvidia_smi", "nvidia_nvlink", "nvidia_table"})
-#: Layers that are about a machine, and not about the work on it.
+#: Layers that are about a machine, not about the work on it.
 _OF_MACHINE = frozenset({"kernel", "metrics"})
 _NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
 _HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
-#: Lines at the beginning of a file that are looked at, and bytes of them.
+#: Lines and bytes at the beginning of a file that are searched for a machine's name.
 _LINES, _BYTES = 8, 4096
-#: A machine's name before the message of a line: only times, levels and brackets stand before it.
+#: A machine's name in a line. Only times, levels and brackets may precede it.
 _FIELD = re2.compile(
     rb"^(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\d\s:.,/+\[\]|()<>TZ-]{0,48}"
     rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
 )
 _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
-#: How files end in which somebody put the lines of a machine and of the work on it: `gx-07-merged.log`.
+#: Endings of the names of files with the lines of a machine and of the work on it: `gx-07-merged.log`.
 _TOGETHER = re2.compile(r"[-_](?:mixed|merged|combined)$")
 _DIGITS = re2.compile(r"\d+")
 _PARTS = re2.compile(r"[A-Za-z0-9]+")
-#: Parts of a file's name that one host may span: `ip-10-0-61-9`.
+#: A host in a file's name may consist of this many parts: `ip-10-0-61-9` has five.
 _SPAN = 8
 
 
 def names(stream: Stream, head: bytes) -> frozenset[str]:
-    """Return the names of machines at the beginning of a file; of a file of work, words that may be one."""
+    """Return the names of machines at the beginning of a file; for a program's output, words that may be such names."""
     early = head[:_BYTES].split(b"\n")[:_LINES]
     if stream.format in ("dmesg", "syslog"):
         found = {match.group(2) for line in early if (match := kernel_lines.SYSLOG.match(line))}
     elif stream.format == "prometheus":
         found = set(_LABEL.findall(head[:_BYTES]))
-    elif stream.layer == "stdout" and "k8s.pod.name" not in stream.resource:
+    elif stream.layer == "stdout" and not stream.wrapping and "k8s.pod.name" not in stream.resource:
         found = {match.group(1) for line in early if (match := _FIELD.match(line[:160]))}
     else:
         return frozenset()
@@ -52,19 +52,24 @@ def names(stream: Stream, head: bytes) -> frozenset[str]:
 
 
 def is_name(word: str) -> bool:
-    """Return whether this word may be the name of a machine, and not of a rank, a job or a version."""
+    """Return whether a word may be the name of a machine, rather than of a rank, a job or a version."""
     return _HOST.match(word) is not None and _NO_HOST.match(word) is None
 
 
 def settle(
-    streams: list[Stream], folders: dict[str, str], said: dict[str, frozenset[str]], told: Iterable[str] = ()
+    streams: list[Stream],
+    folders: dict[str, str],
+    said: dict[int, frozenset[str]],
+    told: Iterable[str] = (),
+    listed: Collection[str] = (),
 ) -> None:
-    """Give files that name no machine the one that they belong to.
+    """Set the machine of files that do not name one.
 
     Args:
-        folders: the folder of each file, below what the user named; "" where it lies there directly.
-        said: by path what `names` found.
-        told: machines on which ranks run, as files tell.
+        folders: the folder of each file, relative to the path that the user named.
+        said: the result of `names` by the `id` of the stream.
+        told: machines on which ranks run, from statements in files.
+        listed: machines of a launcher's list of hosts. Files may be named after any of them (`gpu03`).
     """
     _settle_folders(streams, folders)
     _settle_outer_folders(streams, folders, set(map(_short, told)))
@@ -74,13 +79,14 @@ def settle(
             stem = stream.path.rpartition("/")[2].partition(".")[0]
             if (name := _TOGETHER.sub("", stem)) != stem and is_name(name) and "k8s.pod.name" not in stream.resource:
                 stream.resource.setdefault("host.name", name)
-            known |= said.get(stream.path, frozenset())
+            known |= said.get(id(stream), frozenset())
             if isinstance(host := stream.resource.get("host.name"), str):
                 known.add(host)
-    if not known:
+    if not known and not listed:
         return
     short = {host.partition(".")[0]: host for host in sorted(known) if not host[:1].isdigit()}
     hosts = short | {host: host for host in known}
+    named = hosts | {host: host for host in listed}
     kinds = {_DIGITS.sub("0", host) for host in short}
     for stream in streams:
         if "host.name" in stream.resource or "k8s.pod.name" in stream.resource:
@@ -89,9 +95,9 @@ def settle(
             name = stream.path.rpartition("/")[2].partition(".")[0]
             if is_name(name) and _DIGITS.sub("0", name) in kinds:
                 stream.resource["host.name"] = hosts.get(name, name)
-            elif len(set(map(_short, known))) == 1 and not said.get(stream.path):
+            elif len(set(map(_short, known))) == 1 and not said.get(id(stream)):
                 stream.resource["host.name"] = max(known, key=len)
-        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(stream.path, frozenset()), hosts)):
+        elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts, named)):
             stream.resource["host.name"] = host
 
 
@@ -99,26 +105,30 @@ def _short(host: str) -> str:
     return host if host[:1].isdigit() else host.partition(".")[0]
 
 
-def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str]) -> str | None:
-    """Return the known machine that the name of a file has, or else the only one that its lines begin with."""
+def _host_of(stream: Stream, words: frozenset[str], hosts: dict[str, str], named: dict[str, str]) -> str | None:
+    """Return the known machine in the name of a file, else the only one in its lines.
+
+    Args:
+        named: machines that a file may be named after.
+    """
     name = stream.path.rpartition("/")[2]
     parts = [match.span() for match in _PARTS.finditer(name)]
     found = [
         host
         for place, (begin, _) in enumerate(parts)
         for _, end in parts[place : place + _SPAN]
-        if (host := hosts.get(name[begin:end])) is not None
+        if (host := named.get(name[begin:end])) is not None
     ]
     if found:
         longest = {host for host in found if len(host) == max(map(len, found))}
         return longest.pop() if len(longest) == 1 else None
-    named = {hosts[word] for word in words if word in hosts}
-    return named.pop() if len(named) == 1 else None
+    begun = {hosts[word] for word in words if word in hosts}
+    return begun.pop() if len(begun) == 1 else None
 
 
 def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
-    """Give the files of a folder the folder's name as their host, where it has the kernel's log of a machine or what a
-    program printed about one.
+    """Set the host of all files in a folder to the folder's name, if the folder has a kernel's log or a snapshot of a
+    machine.
     """
     hosts = {
         folder
@@ -133,7 +143,7 @@ def _settle_folders(streams: list[Stream], folders: dict[str, str]) -> None:
 
 
 def _settle_outer_folders(streams: Iterable[Stream], folders: dict[str, str], told: set[str]) -> None:
-    """Give files the outermost folder that is called like a machine on which ranks run, or like its neighbours."""
+    """Set the host to the outermost folder whose name looks like those of machines on which ranks run."""
     parts = {path: folder.split("/") for path, folder in folders.items() if folder}
     outer = {_short(part) for names in parts.values() for part in names}
     kinds = {_DIGITS.sub("0", name) for name in told & outer if _is_host(name)}

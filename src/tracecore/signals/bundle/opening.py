@@ -1,4 +1,4 @@
-"""Walk directories, and open files, pipes and compressed files so that they can be read more than once."""
+"""Functions that walk directories, and open files, pipes and compressed files so that they can be read repeatedly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracecore.signals import folders
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.archive import BundleLimits, Opener
 
-#: Bytes of standard input that are copied aside.
+#: Limit of the bytes of standard input that are copied.
 GIVEN = 64 << 30
 
 
@@ -21,13 +21,13 @@ TAIL = 32 * 1024
 
 
 def walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
-    """Every file below and its path from there, by name, directories in their place.
+    """Return every file below a directory and its relative path, sorted by name.
 
     Links to directories are not entered.
     """
     for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
         here = Path(folder)
-        # A path object for every file costs more than to open it.
+        # Making a path object for every file costs more than opening the file.
         shown = "" if str(here) == "." else os.path.join(here, "")
         below = "" if here == root else here.relative_to(root).as_posix() + "/"
         for name in files:
@@ -41,7 +41,7 @@ def not_regular(mode: int) -> str:
 
 
 def descriptor(name: str) -> int | None:
-    """The descriptor of the open file that such a path stands for."""
+    """Return the descriptor for a path like `/dev/fd/3` or `-`; None for other paths."""
     if name in ("-", "/dev/stdin"):
         return 0
     for prefix in ("/dev/fd/", "/proc/self/fd/"):
@@ -51,7 +51,7 @@ def descriptor(name: str) -> int | None:
 
 
 class _Copy:
-    """Opens a temporary file that has no name any more, as often as wanted."""
+    """Opens a temporary file without a name, any number of times."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -62,7 +62,7 @@ class _Copy:
 
 
 def spool(number: int) -> tuple[_Copy, bool]:
-    """Copy an open file to where it can be read again; whether all of it was."""
+    """Make an open file readable again, by a copy if necessary. Also return whether the copy is complete."""
     if stat.S_ISREG(os.fstat(number).st_mode):
         file = cast(BinaryIO, os.fdopen(os.dup(number), "rb", buffering=0))
         return _Copy(file, os.fstat(number).st_size), True
@@ -87,7 +87,7 @@ def decompressed(opener: Opener, kind: str, compressed: int, limits: BundleLimit
 
 
 def aside(opener: Opener, most: int) -> BinaryIO:
-    """A copy that can be read from its end, in memory while small."""
+    """Return a copy that can be read from its end. Small copies are in memory."""
     copy = tempfile.SpooledTemporaryFile(max_size=16 << 20)  # noqa: SIM115
     size = 0
     with opener() as file:
@@ -110,7 +110,7 @@ def exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def pass_over(file: BinaryIO, count: int) -> int:
-    """Read on by this many bytes; the line breaks among them."""
+    """Skip this many bytes and return the number of line breaks in them."""
     if (own := getattr(file, "pass_over", None)) is not None:
         return int(own(count))
     lines = 0
@@ -121,7 +121,7 @@ def pass_over(file: BinaryIO, count: int) -> int:
 
 
 def end_of_file(file: BinaryIO, head: bytes, size: int | None) -> tuple[bytes, int | None]:
-    """The end of a file whose head was read, and its size: by a seek where that is possible, else by reading on."""
+    """Return the last bytes of a file whose head was read, and its size; by seeking if possible, else by reading on."""
     if file.seekable():
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - TAIL, len(head)))
@@ -135,7 +135,7 @@ def end_of_file(file: BinaryIO, head: bytes, size: int | None) -> tuple[bytes, i
 
 
 def stem(name: str) -> str:
-    """Without the suffix of a compression."""
+    """Return a name without the suffix of a compression."""
     for suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
         if name.endswith(suffix):
             return name[: -len(suffix)]

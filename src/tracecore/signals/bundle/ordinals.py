@@ -1,8 +1,8 @@
-"""Ranks by the numbers in the names of pods: `train-0` of a StatefulSet, `llm-master-0` and `llm-worker-3` of a
-PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet; in those of compose's containers; and in
-those of files in a row, `pretrain-70214_3.out`, where some of them say that it is their rank and none says otherwise.
+"""Ranks from the numbers in names of pods: `train-0` of a StatefulSet, `llm-master-0` and `llm-worker-3` of a
+PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet; in names of compose's containers; and of
+numbered files such as `pretrain-70214_3.out`, if the lines of some confirm that the number is the rank and none denies.
 
-A pod is a rank only where it runs one process. Where anything in a group of pods speaks of more, nothing is concluded.
+The number of a pod is a rank only if each pod runs one process. If a log of a group suggests more, no rank is set.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import re2
 from tracecore.signals.logs.dialects import WRAPPINGS
 from tracecore.signals.stream import Stream
 
-#: Bytes of either end of a log that are looked at.
+#: Bytes at each end of a log that are searched.
 ENDS = 16 * 1024
-#: And for reports of progress, of which those of all ranks stand side by side.
+#: Bytes at each end that are searched for reports of progress. Those of all ranks are next to each other.
 REPORTS = 2 * 1024
 RANK = "gen_ai.training.rank"
 _ROLE = re2.compile(r"^(.+)-(master|chief|worker)-(\d{1,6})(?:-[a-z0-9]{5})?$")
@@ -27,22 +27,22 @@ _INDEXED = re2.compile(r"^(.+)-(\d{1,6})-[a-z0-9]{5}$")
 _STATEFUL = re2.compile(r"^(.+)-(\d{1,6})$")
 _FILE = re2.compile(r"^(.+?)(?:\.(?:log|out|err|txt|\d{1,3}))+$")
 _IN_A_ROW = re2.compile(r"^(.*?)[-_.]?(\d{1,5})\.(?:out|err|log|txt)$")
-#: Words of launchers that start several processes side by side.
+#: Words of launchers that start several processes on a machine.
 _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
     rb"|Setting OMP_NUM_THREADS|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)"
     rb"|deepspeed[./]launcher|accelerate[ .](?:launch|commands)|srun: error: [\w.-]+: tasks? \d"
 )
-#: Such a launcher says that it has started several.
+#: Messages by which such a launcher shows that it has started several processes.
 _STARTED = re2.compile(
     rb"Setting OMP_NUM_THREADS environment variable for each process"
     rb"|--nproc[-_]per[-_]node[= ](?:[2-9]|1\d|auto|gpu)\b|failed \(exitcode: -?\d+\) local_rank: [1-9]"
     rb"|PET_NPROC_PER_NODE['\"]?[:=] ?['\"]?(?:[2-9]|1\d|auto|gpu)|\blocal_ranks=\[0, 1"
 )
-#: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
+#: The prefix of a rank. Ranks elsewhere in a line may be other ranks, except in reports of progress (`_REPORT`).
 _PREFIX = re2.compile(rb"\[(?:[Rr]ank[ :=]{0,2}|r)(\d{1,7})\]")
-#: A process says which it is: its environment, or JAX, where a process is a rank. Others print the index of the main
-#: process alone.
+#: A process gives its own rank: in its environment, or in JAX, where the index of a process is its rank. With other
+#: frameworks an index may be that of the main process.
 _SELF = re2.compile(
     rb"(?m)^(?:export |declare -x )?RANK=['\"]?(\d{1,7})\b"
     rb"|\bprocess_index(?:\(\))?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}\bprocess_count\b"
@@ -51,7 +51,7 @@ _SELF = re2.compile(
 _REPORT = re2.compile(
     rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
 )
-#: One of so many: `rank 1/4`, `Rank: 1 of 4`, `rank=1 world_size=4`, `rank 1, world size: 4`.
+#: A rank and the number of ranks: `rank 1/4`, `Rank: 1 of 4`, `rank=1 world_size=4`, `rank 1, world size: 4`.
 _ONE_OF = re2.compile(
     rb"(?i)\brank[ =:]{1,3}(\d{1,7})(?: ?/ ?| of |,? (?:world[_ -]?size|nranks)[ =:]{1,3})(\d{1,7})\b"
 )
@@ -62,12 +62,12 @@ class Processes(NamedTuple):
     """Statements at the two ends of a file about the processes that wrote it.
 
     Args:
-        launched: a launcher that starts several of them speaks.
-        ranks: that prefixes and reports of progress name, two of them at most.
-        world: how many there are in all, where it is said.
-        own: the rank that the one process of this file gives itself.
-        several: a launcher writes here that has started several of them.
-        one_of: the only rank that is introduced here, and of how many.
+        launched: words of a launcher that may start several processes are there.
+        ranks: at most two of the ranks in prefixes and reports of progress.
+        world: the number of ranks, if it is given.
+        own: the rank that the only process of this file gives itself.
+        several: a launcher writes to this file that has started several processes.
+        one_of: a rank and the number of ranks, if the file gives only one such pair.
     """
 
     launched: bool
@@ -95,7 +95,7 @@ def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
 
 
 def _own(ends: bytes) -> int | None:
-    """Return the rank that the process of this file gives itself; None where it gives none, or several do."""
+    """Return the rank that the process of this file gives itself; None if there is none, or several processes do."""
     if b"RANK=" not in ends and b"process_index" not in ends:
         return None
     found = {int(next(filter(None, match.groups()))) for match in _SELF.finditer(ends)}
@@ -103,7 +103,7 @@ def _own(ends: bytes) -> int | None:
 
 
 def _ranks(ends: bytes, reports: bytes) -> frozenset[int]:
-    """Ranks that are named; two of them are enough to know that there are several."""
+    """Return at most two ranks in prefixes and reports: two suffice to show that there are several."""
     ranks: set[int] = set()
     for match in itertools.chain(_REPORT.finditer(reports), _PREFIX.finditer(ends)):
         ranks.add(int(match.group(1)))
@@ -116,15 +116,15 @@ _NUMBERED = re2.compile(rb"^(.*?)[-_.]?(\d{1,5})$")
 
 
 def containers(head: bytes, tail: bytes) -> dict[str, int]:
-    """The rank of each container in a log of compose, where they are numbered in a row and each runs one process.
+    """Return the rank of each container in a log of compose, if they are numbered and each runs one process.
 
-    Compose counts the containers of a service from 1, people often from 0. Its own number of the only container of a
-    service (`node0-1`) says nothing.
+    Compose counts the containers of a service from 1, people often from 0. If each service has one container, its
+    number (the 1 of `node0-1`) is ignored.
     """
     if _LAUNCHER.search(head[:ENDS]) or _LAUNCHER.search(tail[-ENDS:]):
         return {}
     said: dict[bytes, set[int]] = {}
-    # Lines may be cut at either end.
+    # The last line of the head and the first of the tail may be cut.
     for line in (*head[:ENDS].split(b"\n")[:-1], *tail[-ENDS:].split(b"\n")[1:]):
         if match := WRAPPINGS["compose"].match(line):
             ranks = (*_PREFIX.findall(line), *_REPORT.findall(line))
@@ -152,12 +152,12 @@ class _Numbered(NamedTuple):
 
 
 def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterable[tuple[str, str]] = ()) -> None:
-    """Gives logs the rank that the number in their pod's name is.
+    """Set the rank of logs to the number in the name of their pod or file.
 
     Args:
-        streams: all of a bundle; those that have a rank keep it, but for one read from `worker-3` beside a master.
-        said: by path what is known of a file's processes.
-        listed: namespaces and names of pods, also of those that left no log.
+        streams: all streams. A known rank is kept, except one read from `worker-3` if there is a master.
+        said: the processes of each file, by path.
+        listed: namespaces and names of all pods, also of those that left no log.
     """
     groups: dict[tuple[str, ...], list[tuple[_Numbered, Stream]]] = {}
     streams = list(streams)
@@ -181,13 +181,13 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes], listed: Iterab
 
 
 def host_names(pod: str) -> set[str]:
-    """Return the names under which a pod is known inside: its own, and of an indexed job's without the random end."""
+    """Return the host names inside a pod: its own name, and for an indexed job the name without the random suffix."""
     indexed = _JOBSET.match(pod) or _INDEXED.match(pod)
     return {pod, pod.rpartition("-")[0]} if indexed else {pod}
 
 
 def rows(listed: Iterable[tuple[str, str]]) -> Iterator[dict[str, int]]:
-    """The number of each pod among those that are called alike, where all up to the highest are listed."""
+    """Return the number of each pod, for each group of similarly named pods in which no number is missing."""
     groups: dict[tuple[str, ...], dict[str, _Numbered]] = {}
     for namespace, name in listed:
         if (place := _numbered(namespace, name, is_pod=True)) is not None:
@@ -200,7 +200,7 @@ def rows(listed: Iterable[tuple[str, str]]) -> Iterator[dict[str, int]]:
 
 
 def _counted(pods: Collection[tuple[bool, tuple[int, ...]]]) -> dict[tuple[bool, tuple[int, ...]], int]:
-    """Count pods that are called alike: masters before workers, and the pods of one job of a set before the next."""
+    """Number similarly named pods: masters before workers, and the jobs of a JobSet one after the other."""
     leaders = len({number for before, number in pods if before})
     wide = 1 + max(number[-1] for _, number in pods)
     return {
@@ -210,7 +210,7 @@ def _counted(pods: Collection[tuple[bool, tuple[int, ...]]]) -> dict[tuple[bool,
 
 
 def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
-    """Gives the logs of one folder the ranks that they introduce, where each of all ranks has one log."""
+    """Set the ranks of the logs of one folder to those that they give themselves, if each rank has one log."""
     folders: dict[tuple[str, int], list[tuple[int, Stream]]] = {}
     for stream in streams:
         known = said.get(stream.path)
@@ -225,7 +225,7 @@ def _one_each(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
 
 
 def _place(stream: Stream) -> _Numbered | None:
-    """Return where among its like a log stands, by the name of its pod, or of its file where that names a role."""
+    """Return the group and number of a log, from the name of its pod or file."""
     pod = stream.resource.get("k8s.pod.name")
     if isinstance(pod, str):
         folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod
@@ -240,7 +240,7 @@ def _place(stream: Stream) -> _Numbered | None:
 
 
 def _numbered(folder: str, name: str, *, is_pod: bool) -> _Numbered | None:
-    """Return where among its like a pod stands, by its name."""
+    """Return the group and number of a pod, from its name."""
     if match := _ROLE.match(name):
         base, role, number = match.groups()
         return _Numbered((folder, base, "role"), role != "worker", (int(number),))
@@ -263,7 +263,7 @@ def _settle(
 ) -> None:
     pods = {(place.before, place.number) for place, _ in members}.union(others)
     if len(pods) < 2 and members[0][0].group[-1] == "row":
-        return  # one number is a job's: `slurm-301188.out`
+        return  # a single number is that of a job: `slurm-301188.out`
     for _, stream in members:
         named = said[stream.path].ranks
         if (
@@ -272,7 +272,7 @@ def _settle(
             and not _is_pod(stream)
             and stream.resource.get(RANK, -1) not in named
         ):
-            # What the lines say of themselves wins over the name.
+            # The rank in the lines overrides the one in the name.
             stream.resource.pop(RANK, None)
             if len(named) == 1 and not said[stream.path].launched:
                 stream.resource[RANK] = next(iter(named))
@@ -280,12 +280,12 @@ def _settle(
         return
     leaders = len({number for before, number in pods if before})
     if leaders == 0 and members[0][0].group[-1] == "role" and not any(_is_pod(stream) for _, stream in members):
-        return  # `worker-3.log`, which is what it says
+        return  # without a master `worker-3.log` is rank 3, which is set already
     ranks = _counted(pods)
     if members[0][0].group[-1] == "row":
         counted = sorted(number[0] for _, number in pods) == list(range(len(pods)))
         if not counted or not any(place.number[0] in said[stream.path].ranks - {0} for place, stream in members):
-            return  # dates, parts, tasks of an array
+            return  # the numbers may be dates, parts of a log or tasks of an array
     for place, stream in members:
         known, rank = said[stream.path], ranks[place.before, place.number]
         if (
@@ -298,7 +298,7 @@ def _settle(
     for place, stream in members:
         rank = ranks[place.before, place.number]
         if leaders and (not _is_pod(stream) or stream.resource.get(RANK) == place.number[-1]):
-            stream.resource[RANK] = rank  # what the name of the file seemed to say left out the master
+            stream.resource[RANK] = rank  # the rank read from the file's name did not count the master
         else:
             stream.resource.setdefault(RANK, rank)
 

@@ -1,18 +1,24 @@
-"""Texts that somebody copied together: the output of a program, and below it what other commands say of the machine.
+"""Texts that somebody pasted together: the output of a program, followed by output of commands about the machine.
 
-Such a file is read as the program's output, and each part of another format once more as what it is. A part keeps its
-place: everything else is blank, so that lines and offsets are those of the file.
+Such a file is read as the program's output, and each part of another format is read again in its own format. The text
+of a part is the whole file with everything else blank, so that lines and offsets are those of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import BinaryIO
 
+import msgspec
 import re2
 
 from tracecore.signals import stamps
+from tracecore.signals.bundle.archive import Opener
 from tracecore.signals.bundle.formats import FORMATS, any_of
+from tracecore.signals.bundle.machines import is_name
+from tracecore.signals.bundle.opening import exactly
 from tracecore.signals.bundle.recognition import Recognised, kind_of_line, recognise
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.record import Attributes
@@ -22,19 +28,19 @@ _BLANK = bytes(10 if byte == 10 else 32 for byte in range(256))
 _LOG_IN = re2.compile(
     rb"(?i)^(?:%s)(?:[-_.]?(?:node|host|server|vm|pro|air))?[-_.]?\d*[a-z]?$" % any_of("log_in").encode()
 )
-#: Commands of a file that are looked at; further ones are left in the text around them.
+#: Limit of the commands in a file that become parts; the output of further ones stays in the text.
 MAX_TABLES = 32
 
 
 def host(text: bytes) -> str | None:
-    """The machine that the prompts of a terminal name; None where they name none, or several."""
+    """Return the machine in the prompts of a terminal; None if there is none, or several."""
     prompts = FORMATS.expressions["prompt"].finditer(text)
     found = {name for match in prompts for name in match.groups() if name and _LOG_IN.match(name) is None}
     return found.pop().decode("utf-8", "replace") if len(found) == 1 else None
 
 
 def pod(text: bytes) -> Attributes:
-    """The pod of which somebody printed the log, by the command above it."""
+    """Return the pod whose log is printed, from the `kubectl` command above it."""
     match = FORMATS.expressions["logs_of"].match(text)
     if match is None:
         return {}
@@ -43,14 +49,94 @@ def pod(text: bytes) -> Attributes:
     return found | ({"k8s.namespace.name": space.group(1).decode()} if space else {})
 
 
+class Section(msgspec.Struct, frozen=True):
+    """A part of a text below the command that printed it, or below a title that names a file.
+
+    Args:
+        begin, end: where it stands in the text.
+        name: the file that its first line names; "" where it names none.
+        resource: the machine, pod and rank that its first line names.
+    """
+
+    begin: int
+    end: int
+    name: str = ""
+    resource: Attributes = {}
+
+
+def sections(text: bytes, name: str) -> Sequence[Section]:
+    """Return the parts of a text that are files of several formats; () where it is one file.
+
+    Args:
+        text: the whole file.
+        name: its own name.
+    """
+    borders = _borders(text)
+    if not borders:
+        return ()
+    found = [] if not text[: borders[0].begin].strip() else [Section(0, borders[0].begin)]
+    for border, end in zip(borders, [*(border.begin for border in borders[1:]), len(text)], strict=True):
+        found.append(msgspec.structs.replace(border, begin=border.end, end=end))
+    kinds = {recognise(text[one.begin : one.end], b"", one.name or name, True).format for one in found}
+    return found if len(kinds - {""}) > 1 else ()
+
+
+def _borders(text: bytes) -> list[Section]:
+    """The first lines of sections: what each names, from where it stands to where the text below it begins."""
+    found: dict[int, Section] = {}
+    for match in FORMATS.expressions["section_command"].finditer(text):
+        prompt, short, remote, command = (group or b"" for group in match.groups())
+        host = remote or (b"" if command.startswith((b"kubectl", b"oc ", b"k ")) else prompt or short)
+        resource: Attributes = pod(match.group())
+        if host and _LOG_IN.match(host) is None:
+            resource["host.name"] = host.decode("utf-8", "replace")
+        # What a command prints is recognised together with the command.
+        found[match.start()] = Section(match.start(), match.start(), _file(command), resource)
+    for match in FORMATS.expressions["section_title"].finditer(text):
+        title = match.group(1).strip(b" \t\r=#*<-")
+        found.setdefault(match.start(), Section(match.start(), match.end(), _file(title), _of_title(title)))
+    borders = [found[place] for place in sorted(found)]
+    return borders[: MAX_TABLES - 1]
+
+
+def _of_title(title: bytes) -> Attributes:
+    resource = pod(title + b"\n")
+    if resource:
+        return resource
+    hosts = {host.decode("utf-8", "replace") for host in FORMATS.expressions["section_host"].findall(title)}
+    if len(named := {host for host in hosts if is_name(host)}) == 1:
+        resource["host.name"] = named.pop()
+    ranks = set(FORMATS.expressions["section_rank"].findall(title))
+    if len(ranks) == 1:
+        resource["gen_ai.training.rank"] = int(ranks.pop())
+    return resource
+
+
+def _file(line: bytes) -> str:
+    """The file that a command prints or a title names; "" where it names none, or several."""
+    if FORMATS.expressions["section_dmesg"].match(line):
+        return "dmesg"
+    if line.startswith((b"kubectl", b"oc ")):
+        return ""
+    found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def opened(opener: Opener, begin: int, end: int) -> BinaryIO:
+    """Open a file of which only one section is shown, in its place."""
+    with opener() as file:
+        text = exactly(file, end)
+    return io.BytesIO(blank(text[:begin]) + text[begin:])
+
+
 def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
-    """Parts of a text of a program's output that are something else, each as a text of its own.
+    """Return the parts of a program's output that have another format, each as a text.
 
     Args:
         text: the whole file.
     """
     yield from tables(text)
-    # Nearly all files have none, and a bundle may have 100,000.
+    # A bundle may have 100,000 files, and nearly all have no such part.
     if not any(FORMATS.expressions[name].search(text) for name in ("kernel_time", "daemon")):
         return
     lines = [match.group() for match in _LINE.finditer(text)]
@@ -59,30 +145,30 @@ def parts(text: bytes) -> Iterator[tuple[Recognised, bytes]]:
     if not system:
         return
     work = [number for number, line in enumerate(lines) if FORMATS.expressions["work"].search(line)]
-    # A program may also write what it learns or generates, which is about anything: that stands between its own lines.
+    # A program may also print the text that it trains on or generates. That is between lines of its own.
     if work and system[0] < work[-1] and work[0] < system[-1] and not _are_merged(lines, work, system):
         return
     for kind in ("dmesg", "syslog"):
         if kind in kinds:
-            shown = (line if kind == its else _blank(line) for line, its in zip(lines, kinds, strict=True))
+            shown = (line if kind == its else blank(line) for line, its in zip(lines, kinds, strict=True))
             yield Recognised(kind, FORMATS.layers[kind]), b"".join(shown)
 
 
 def tables(text: bytes, first: int = 0) -> Iterator[tuple[Recognised, bytes]]:
-    """The output of commands, each below its command, from the given one on.
+    """Return the output of the commands in a file, without the first `first` ones.
 
     Args:
-        first: where it is not the first command, what is of no other format is text, which nobody else reads.
+        first: if it is not 0, also return output that is plain text, because nobody else reads that.
     """
     borders = [*(match.start() for match in FORMATS.expressions["prompted"].finditer(text)), len(text)]
     for begin, end in pairwise(borders[first : first + MAX_TABLES + 1]):
         found = recognise(text[begin:end], b"", "", True)
         if found.format and (first or found.format not in ("text", "dmesg", "syslog")):
-            yield found, _blank(text[:begin]) + text[begin:end]
+            yield found, blank(text[:begin]) + text[begin:end]
 
 
 def _system(line: bytes) -> str:
-    """The format of a line of the kernel or of a program of the system, with its time; empty for other lines."""
+    """Return the format of a line with a time from the kernel or a system program; empty for other lines."""
     kind = "" if line.startswith(FORMATS.words["kernel"]) else kind_of_line(line)
     if kind == "syslog":
         if kernel_lines.HOSTLESS.match(line):
@@ -93,18 +179,19 @@ def _system(line: bytes) -> str:
 
 
 def _are_merged(lines: list[bytes], work: list[int], system: list[int]) -> bool:
-    """Whether somebody merged the logs of a machine and a program: all lines with a time are in order, by full dates.
+    """Whether a machine's and a program's logs were merged: all lines that have times are in order, by full dates.
 
-    What a program quotes is of some other time.
+    Lines that a program quotes have other times.
     """
     found = {number: stamp for number, line in enumerate(lines) if (stamp := stamps.find(line)) is not None}
     if any(stamp.missing for stamp in found.values()) or not all(number in found for number in system):
         return False
     own = [number for number in work if number in found]
     if not own or own[0] > system[-1] or own[-1] < system[0]:
-        return False  # the program's lines have no times, so nothing is known of their order
+        return False  # the program's lines have no times, so their order is unknown
     return all(before.nanos <= after.nanos for before, after in pairwise(found.values()))
 
 
-def _blank(text: bytes) -> bytes:
+def blank(text: bytes) -> bytes:
+    """Return as many lines of the same length, with nothing in them."""
     return text.translate(_BLANK)

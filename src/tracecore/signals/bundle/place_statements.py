@@ -1,5 +1,5 @@
-"""Statements of files about the places of ranks: tables of ranks and machines, a launcher's list of hosts, `ps`,
-`nvidia-smi`, py-spy, and lines in which a process says who it is.
+"""Statements in files about the places of ranks: tables of ranks and machines, a launcher's list of hosts, `ps`,
+`nvidia-smi`, py-spy, and lines in which a process gives its own rank.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from tracecore.signals.bundle.machines import is_name
 from tracecore.signals.bundle.process_ranks import of_launcher
 from tracecore.signals.stream import Stream
 
-#: Bytes at the beginning of a log in which processes say who they are, and of a table.
+#: Bytes at the beginning of a log that are searched for statements of processes, and the size of a table.
 EARLY: Final = 8 * 1024
 TABLE: Final = 64 * 1024
-#: Bytes of a file by which a table is recognised.
+#: Bytes at the beginning of a file by which a table is recognised.
 _LOOKED_AT: Final = 1024
-#: Rows are not as long as the lines of most programs that train.
+#: If the first lines are all longer, the file is no table but a program's log.
 _WIDE: Final = 100
-#: What lines between the rows of a table are made of.
+#: Characters of the lines between the rows of a table.
 _RULERS: Final = frozenset("-=+| ")
-#: Ranks of a table that are believed.
+#: Limit of the ranks in one table.
 _MOST: Final = 1 << 17
-#: Statements of a bundle that are kept; a row of a table counts for each of its ranks.
+#: Limit of the statements that are kept of a bundle; a row of a table counts once for each of its ranks.
 ROOM: Final = 1 << 19
-#: Names of columns and of pairs in a line, by what they hold.
+#: The kind of value for each name of a column or of a pair in a line.
 _KEYS: Final = {name: kind for kind, names in FORMATS.columns.items() for name in names}
 _NOBODY: Final = frozenset(FORMATS.names["nobody"])
 _GROUPS: Final = frozenset(FORMATS.names["groups_of_ranks"])
 _NUMBERS: Final = frozenset({"rank", "local", "pid", "parent", "number"})
 
 
-#: Columns of a list of pods, whose names need no heading of their own.
+#: Columns of a list of pods. In such a list the column `name` has the names of pods.
 _OF_PODS: Final = frozenset({"ready", "status", "phase", "pod_ip", "podip", "restarts"})
-#: Variables of a process's environment, by what they tell.
+#: The kind of value for each environment variable of a process.
 _VARIABLES: Final = {name: kind for kind, names in FORMATS.variables.items() for name in names}
-#: Ranks that a machine has at most.
+#: Limit of the ranks on one machine.
 SLOTS: Final = 64
 
 
 class Told(msgspec.Struct, frozen=True):
-    """Things of which a line says that they belong together; of a table of machines what one row says.
+    """One statement: names that belong to the same process, or one row of a table of machines.
 
     Args:
-        ranks: all ranks of the machine by their local rank.
-        slots: how many ranks the machine has, the first machine the lowest.
-        table: path of the table that this row is of; rows of one table stand or fall together.
-        group: how many ranks the communicator has in which `rank` is the process's.
-        number: which of the machine's GPUs `gpu` is.
-        own: the process is the one whose output the file is.
+        ranks: all ranks of the machine, by local rank.
+        slots: the number of ranks of the machine; the first machine of the table has the lowest ranks.
+        table: the path of the table of this row; the rows of a table are used together or not at all.
+        group: the size of the communicator in which `rank` is counted.
+        number: the number of `gpu` on the machine.
+        own: the statement is about the process that wrote the file.
     """
 
     rank: int | None = None
@@ -70,10 +70,10 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Statements:
-    """Statements of all files of a bundle, each with its file; no more than there is `ROOM` for.
+    """The statements of all files of a bundle, each with its file; at most `ROOM`.
 
     Attributes:
-        left_out: the first file whose statements were too many; empty where there is none.
+        left_out: the first file that had too many statements; empty if there is none.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Statements:
         self._room = ROOM
 
     def add(self, stream: Stream, told: Sequence[Told]) -> None:
-        """Keep what a file says."""
+        """Add the statements of a file, if there is room for all of them."""
         needed = sum(1 + len(one.ranks) + one.slots for one in told)
         if needed <= self._room:
             self.told += [(stream, one) for one in told]
@@ -92,7 +92,7 @@ class Statements:
 
 
 def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool) -> list[Told]:
-    """Return what the two ends of a file say of the places of ranks."""
+    """Return the statements at both ends of a file about the places of ranks."""
     expressions = FORMATS.expressions
     found: list[Told] = []
     if stream.layer == "kernel":
@@ -144,7 +144,7 @@ def _text(word: bytes) -> str:
 
 
 def _of_described(head: bytes) -> list[Told]:
-    """The ranks of the one pod that `kubectl describe` shows, by its environment."""
+    """Return the ranks of the pod that `kubectl describe` shows, from its environment; [] if it shows several."""
     names, numbers, counts = (
         set(FORMATS.expressions[name].findall(head))
         for name in ("described_name", "described_number", "described_each")
@@ -158,7 +158,7 @@ def _of_described(head: bytes) -> list[Told]:
 
 
 def _of_srun(head: bytes, tail: bytes) -> Iterator[Told]:
-    """Tasks of srun are ranks where a machine has several and no other launcher starts processes of its own."""
+    """Return the tasks of srun as ranks, if a machine has several and no other launcher starts the ranks."""
     if any(word in ends for word in (b"torchrun", b"torch.distributed.run", b"elastic") for ends in (head, tail)):
         return
     rows = {row for ends in (head, tail) for row in FORMATS.expressions["srun_tasks"].findall(ends)}
@@ -176,7 +176,7 @@ def _of_nccl(head: bytes) -> Iterator[Told]:
 
 
 def _of_nvidia(head: bytes) -> Iterator[Told]:
-    """The table of `nvidia-smi`: the bus ids of its GPUs, and the processes on them."""
+    """Return the processes in the table of `nvidia-smi`, with the bus ids of their GPUs."""
     buses = {int(number): _text(bus) for number, bus in FORMATS.expressions["nvidia_row"].findall(head)}
     for number, pid in FORMATS.expressions["nvidia_process"].findall(head):
         if int(number) in buses:
@@ -184,7 +184,7 @@ def _of_nvidia(head: bytes) -> Iterator[Told]:
 
 
 def _bus(text: str) -> str:
-    """Return a bus id as facts have it; "" for anything else."""
+    """Return a bus id in the form that facts use; "" for anything else."""
     match = FORMATS.expressions["bus_id"].match(text.encode())
     if match is None:
         return ""
@@ -193,7 +193,7 @@ def _bus(text: str) -> str:
 
 
 def _of_deepspeed(head: bytes, path: str) -> Iterator[Told]:
-    """The ranks of each machine, as DeepSpeed's launcher lists them."""
+    """Return the ranks of each machine from the list of DeepSpeed's launcher."""
     mappings = {match.group(1) for match in FORMATS.expressions["mapped_ranks"].finditer(head)}
     if len(mappings) == 1:
         for node, ranks in FORMATS.expressions["mapped_machine"].findall(mappings.pop()):
@@ -201,7 +201,7 @@ def _of_deepspeed(head: bytes, path: str) -> Iterator[Told]:
 
 
 def _slots(machines: Iterable[tuple[bytes, bytes]], path: str) -> list[Told]:
-    """Machines in the order of their ranks, each with how many it has."""
+    """Return the rows of a table of machines, in the order of their ranks, each with the number of ranks."""
     counted = [(_text(node), int(count)) for node, count in machines]
     if len({node for node, _ in counted}) != len(counted) or sum(count for _, count in counted) > _MOST:
         return []
@@ -209,7 +209,7 @@ def _slots(machines: Iterable[tuple[bytes, bytes]], path: str) -> list[Told]:
 
 
 def _of_environments(head: bytes) -> list[Told]:
-    """The environment of a process, or those of several below the names of their machines or pods."""
+    """Return statements from the environment of one process, or of several under titles with machines or pods."""
     if b"RANK=" not in head and b"PROCID=" not in head:
         return []
     found: list[Told] = []
@@ -220,12 +220,12 @@ def _of_environments(head: bytes) -> list[Told]:
             found += _of_environment(place, held)
             place, held = title, {}
         elif held.setdefault(name, value) != value:
-            return []  # lines of several processes, which nothing tells apart
+            return []  # the lines are of several processes and cannot be told apart
     return [*found, *_of_environment(place, held)] if len(found) < _MOST else []
 
 
 def _of_environment(place: str, held: dict[str, str]) -> Iterator[Told]:
-    """Return what a process says of itself by its variables, or of all processes of its machine or pod."""
+    """Return statements from environment variables, about the process or all processes of its machine or pod."""
     named = {kind: value for name, value in held.items() if (kind := _VARIABLES.get(name))}
     node, pod = named.get("node", "") or place, named.get("pod", "")
     first, each = named.get("node_rank", ""), named.get("each", "")
@@ -241,7 +241,7 @@ def _of_environment(place: str, held: dict[str, str]) -> Iterator[Told]:
 
 
 def _of_lines(early: bytes) -> Iterator[Told]:
-    """Lines in which a process says its rank and its machine or number, as pairs of names and values."""
+    """Return statements from lines in which a process gives its rank and its machine or number as `name=value`."""
     low = early.lower()
     if not any(word in low for word in FORMATS.words["says_where"]):
         return
@@ -254,7 +254,7 @@ def _of_lines(early: bytes) -> Iterator[Told]:
         if own and not {"node", "pid"} <= {_KEYS.get(key) for key in keys}:
             continue
         rest = FORMATS.expressions["pair"].sub(b" ", line)
-        # Whoever tells of a connection names the machine at its other end.
+        # A line about a connection names the machine at the other end.
         if FORMATS.expressions["about_another"].search(rest) or any("peer" in key or "remote" in key for key in keys):
             continue
         if (told := _told(zip(keys, (_text(value) for _, value in pairs), strict=True))) is not None:
@@ -262,7 +262,7 @@ def _of_lines(early: bytes) -> Iterator[Told]:
 
 
 def _told(pairs: Iterable[tuple[str, str]]) -> Told | None:
-    """Return a statement of these pairs; None where they name one thing twice, or one thing only."""
+    """Return a statement made of pairs; None if two pairs have the same kind, or fewer than two are known."""
     held: dict[str, str | int] = {}
     for name, value in pairs:
         kind = _KEYS.get(name)
@@ -285,7 +285,7 @@ def _told(pairs: Iterable[tuple[str, str]]) -> Told | None:
 
 
 def _of_table(text: bytes, name: str, path: str) -> list[Told]:
-    """Return statements of the first kind of table that the first lines look like; most files are none."""
+    """Return the statements of a table. Try the first lines before the whole file, because most files are no table."""
     found: list[Told] = []
     for begin in (text[:_LOOKED_AT], text) if len(text) > _LOOKED_AT else (text,):
         rows = [line.strip() for line in begin.split(b"\n")]
@@ -310,7 +310,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _of_columns(lines: Sequence[str]) -> list[Told]:
-    """A table whose first line names its columns."""
+    """Return the statements of a table whose first line names its columns."""
     keys = [cell.lower().replace(" ", "_").replace("-", "_") for cell in _cells(lines[0])]
     if "name" in keys and "node" in keys and not _OF_PODS.isdisjoint(keys):
         keys[keys.index("name")] = "pod"
@@ -324,7 +324,7 @@ def _of_columns(lines: Sequence[str]) -> list[Told]:
         return []
     found = []
     if "," not in lines[0] and "\t" not in lines[0] and "|" not in lines[0]:
-        # Cells may be empty or hold blanks: `2 (5m ago)`. Then columns tell, where all begin alike.
+        # Cells may be empty or have blanks: `2 (5m ago)`. Then cut the line where the columns of the header begin.
         starts = [lines[0].index(cell) for cell in lines[0].split()]
         for line in lines[1:]:
             cells = line.split()
@@ -343,17 +343,17 @@ def _of_columns(lines: Sequence[str]) -> list[Told]:
 
 
 def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> list[Told]:
-    """Rows of machines with their ranks, or of a launcher's list of hosts with how many each has.
+    """Return rows of machines with their ranks, or rows of a launcher's list of hosts with the number of ranks.
 
     Args:
-        part: these are not all rows, so that ranks may be missing.
+        part: the lines are only the first ones, so ranks may be missing.
     """
     about = FORMATS.expressions["machines_file"].search(name.encode()) is not None
     slots = [match for line in lines if (match := FORMATS.expressions["slots"].match(line.encode()))]
     if slots and len(slots) == len(lines) and (about or not any(match.group(2) for match in slots)):
         return _slots([(match.group(1), match.group(2) or match.group(3)) for match in slots], path)
     if about and not part and len(set(lines)) < len(lines) and all(map(is_name, lines)):
-        # One line for each rank, as PBS writes them.
+        # PBS writes one line for each rank.
         return _slots([(node.encode(), b"%d" % lines.count(node)) for node in dict.fromkeys(lines)], path)
     found: list[tuple[str, tuple[int, ...], bool]] = []
     room = _MOST
@@ -372,7 +372,7 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
     whole = part or sorted(listed) == list(range(len(listed)))
     if not found or 2 * len(found) < len(lines) or not whole or len({node for node, _, _ in found}) != len(found):
         return []
-    # A single number after a name may count anything, where nothing speaks of ranks; so may numbers after a word.
+    # Without the word `rank` a single number after a name may count anything, and a name may be any word.
     if not all(word or len(ranks) > 1 for _, ranks, word in found):
         return []
     spoken = len(found) > 1 and all((word or about) and node.lower() not in _GROUPS for node, _, word in found)
@@ -382,7 +382,7 @@ def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> l
 
 
 def _numbers(text: bytes, most: int = _MOST) -> tuple[int, ...]:
-    """Return the numbers of `0-3,8 9`; none of more than so many."""
+    """Return 0, 1, 2, 3, 8, 9 for `0-3,8 9`; () if there are more than `most`."""
     found: list[int] = []
     for part in FORMATS.expressions["range"].finditer(text):
         first, last = int(part.group(1)), int(part.group(2) or part.group(1))
@@ -393,7 +393,7 @@ def _numbers(text: bytes, most: int = _MOST) -> tuple[int, ...]:
 
 
 def _of_rows(lines: Sequence[str]) -> list[Told]:
-    """Rows without a header, all of a kind: `200114 rank0 gpu-a`, `rank 3 pid 4711`, `train-0 RANK=0`."""
+    """Return statements of rows without a header, all of one kind, as `200114 rank0 gpu-a` or `rank 3 pid 4711`."""
     for kind in ("row_of_process", "row_of_rank", "row_of_place", "row_of_pod", "row_of_task"):
         rows = [FORMATS.expressions[kind].match(line.encode()) for line in lines]
         matched = [row for row in rows if row is not None]
@@ -404,14 +404,14 @@ def _of_rows(lines: Sequence[str]) -> list[Told]:
             rows_told = [told for row in found if (told := _told(row)) is not None]
             if kind == "row_of_task":
                 hosts = [told.node for told in rows_told]
-                # One task for each machine is a launcher, and no rank.
+                # If each machine has one task, that task is a launcher and no rank.
                 return rows_told if all(map(is_name, hosts)) and len(set(hosts)) < len(hosts) else []
             return rows_told
     return []
 
 
 def _of_commands(lines: Sequence[str]) -> list[Told]:
-    """Rows of `ps` or `top`, whose commands say which rank a process is."""
+    """Return statements of rows of `ps` or `top` whose commands contain the rank of the process."""
     keys = [key for line in lines[:8] if "PID" in (key := line.split())]
     if not keys:
         return []

@@ -1,4 +1,4 @@
-"""The machine, process, pod and GPU of each rank, as the files of a bundle tell (`places`)."""
+"""The machine, process, pod and GPU of each rank, from the statements in a bundle (see `places`)."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import msgspec
 
 from tracecore.signals.bundle.process_ranks import Process
 
-#: Parents of a process that are asked for their rank, one after the other.
+#: The rank of a process may be that of its parent, its parent's parent and so on, up to this many.
 _PARENTS: Final = 4
 
 
 class Placement(msgspec.Struct, kw_only=True):
-    """The places of the ranks of a bundle, as far as its files tell and agree.
+    """The places of the ranks of a bundle, as far as its files have statements that agree.
 
     Args:
         nodes: the machine of each rank.
-        machines: the ranks of each machine by local rank, where a table has all of them.
-        world: how many ranks such a table has.
+        machines: the ranks of each machine by local rank, if a table has all ranks.
+        world: the number of ranks in that table.
         ranks, locals: the rank and the local rank of each process.
-        parents: which process started another.
+        parents: the parent of each process.
         gpus: the processes on each GPU, by machine and bus id.
         of_gpus: the rank on each GPU.
         numbers: the number that each GPU has on its machine.
         pods: the ranks of each pod.
         pod_nodes: the machine of each pod.
-        uids: the pod that has this uid, with its namespace.
+        uids: the pod of each uid, with its namespace.
         logs: the rank of each log that may be a pod's, by the name of its file.
-        hosts: machines that files of the bundle are of.
+        hosts: the machines that files of the bundle come from.
     """
 
     nodes: dict[int, str] = {}
@@ -48,11 +48,11 @@ class Placement(msgspec.Struct, kw_only=True):
     hosts: frozenset[str] = frozenset()
 
     def node_of(self, rank: int, known: Collection[int] = ()) -> str | None:
-        """Return the machine of a rank; none of a table that has fewer ranks than are known."""
+        """Return the machine of a rank. A table with fewer ranks than are known is of another run and not used."""
         return None if self._is_of_another_run(known) and rank not in self._named else self.nodes.get(rank)
 
     def ranks_on(self, node: str, known: Collection[int] = ()) -> tuple[int, ...]:
-        """Return all ranks of a machine, as a table has them."""
+        """Return all ranks of a machine, from a table; () if there is none."""
         return () if self._is_of_another_run(known) else self.machines.get(short(node), ())
 
     def rank_of_local(self, node: str, local: int, known: Collection[int] = ()) -> int | None:
@@ -61,12 +61,12 @@ class Placement(msgspec.Struct, kw_only=True):
         if mine:
             return mine[local] if local < len(mine) else None
         told = {number for (host, _), number in self.locals.items() if host in ("", short(node))}
-        # Ranks of a second machine would be higher than every local rank.
+        # If there were a second machine, it would have ranks higher than every local rank.
         alone = not self.machines and self._is_sole(node)
         return local if alone and local in told and known and max(known) <= max(told) else None
 
     def rank_of_process(self, node: str | None, pid: int, known: Collection[int] = ()) -> int | None:
-        """Return the rank that a process is, or belongs to as a child of it."""
+        """Return the rank of a process, or of the nearest of its parents that has one."""
         seen: set[int] = set()
         while pid not in seen and len(seen) <= _PARENTS:
             seen.add(pid)
@@ -91,17 +91,17 @@ class Placement(msgspec.Struct, kw_only=True):
         return found.pop() if len(found) == 1 else None
 
     def _by_number(self, node: str, gpu: str, known: Collection[int]) -> set[int]:
-        """Return the rank whose local rank is the GPU's number, where the machine has as many ranks as GPUs."""
+        """Return the rank whose local rank is the GPU's number, if the machine has as many ranks as GPUs."""
         gpus = {number for (host, _), number in self.numbers.items() if self._fits(host, node)}
         mine = {number for (host, name), number in self.numbers.items() if name == gpu and self._fits(host, node)}
         ranks = self.ranks_on(node, known)
         return {ranks[number] for number in mine if gpus == set(range(len(ranks)))}
 
     def ranks_of_pod(self, pod: str, others: Collection[str]) -> tuple[int, ...]:
-        """Return the ranks of a pod by its name, or by the log that is called like it.
+        """Return the ranks of a pod, from statements or from the log that has the pod's name.
 
         Args:
-            others: names of all pods that are known.
+            others: the names of all known pods.
         """
         if pod in self.pods:
             return self.pods[pod]
@@ -111,7 +111,7 @@ class Placement(msgspec.Struct, kw_only=True):
     def _of_log(self, pod: str, others: Collection[str]) -> int | None:
         leader = next((role for role in ("-master-", "-chief-") if any(role in name for name in others)), "")
         if "-worker-" in pod and leader and not any(leader.strip("-") in log for log in self.logs):
-            return None  # workers are counted from 1 there, which only its own log would tell
+            return None  # with a master, the ranks of workers begin at 1, and the number in the name is one too low
         if pod in self.logs:
             return self.logs[pod]
         ends = [log for log in self.logs if "-" in log and pod.endswith(f"-{log}")]
@@ -147,13 +147,13 @@ class Placement(msgspec.Struct, kw_only=True):
         return node is not None and place is not None and short(place) == short(node)
 
     def _fits(self, host: str, node: str | None) -> bool:
-        """Whether a process of this machine is one of that; who names no machine may be of any of several."""
+        """Whether two names are of one machine; if one is missing, only if the bundle has no other machine."""
         if host and node:
             return host == short(node)
         return self._is_sole(host or node or "")
 
     def _hosts(self, node: str | None) -> tuple[str, ...]:
-        """Return names under which a process of this machine may be known; no other one `_fits`."""
+        """Return the hosts under which a process of this machine may be listed; no other host `_fits`."""
         return ("", short(node)) if node else ("", self._only)[: 1 + bool(self._only)]
 
     @property

@@ -1,6 +1,6 @@
 """The places of ranks on which the statements of a bundle agree.
 
-`place_statements` reads them, `seats` joins them. Where two of them contradict each other, nothing is known.
+`place_statements` reads the statements, `seats` joins them. If two of them contradict each other, neither is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def settle(
     listed: Mapping[tuple[str, str], Attributes] = {},
     settings: Collection[Setting] = (),
 ) -> Placement:
-    """Return what the statements of a bundle agree on.
+    """Return the places on which the statements of a bundle agree.
 
     Args:
         processes: ranks that logs give to processes (`process_ranks.said`).
-        listed: what the cluster knows of each pod, by namespace and name.
-        settings: those of the launcher (`layouts.said`).
+        listed: the identity of each pod that the cluster lists, by namespace and name.
+        settings: the settings of the launcher (`layouts.said`).
     """
     statements = list(_placed(streams, told, processes, listed))
     pod_nodes = _pod_nodes(statements, listed)
@@ -74,10 +74,10 @@ def _joined(
     listed: Mapping[tuple[str, str], Attributes],
     settings: Collection[Setting],
 ) -> tuple[list[Seat], dict[str, tuple[int, ...]]]:
-    """Return all seats with what the others know of them, and the ranks of each machine; {} where not all are known.
+    """Return all seats after joining them, and the ranks of each machine; {} if the place of some rank is unknown.
 
     Args:
-        own: what processes and pods say of themselves, which goes before what a launcher was told.
+        own: statements of processes and pods about themselves, which override the settings of a launcher.
     """
     nodes, aliases = {pod: short(node) for pod, node in pod_nodes.items()}, pod_aliases(pod_nodes)
     seats = list(own)
@@ -91,9 +91,13 @@ def _joined(
     if in_row := list(_in_a_row(seats, listed)):
         seats += in_row
         joined(seats, nodes)
-    if not machines and (layout := layouts.concluded(settings)) is not None and _holds(layout, seats):
+    known = _by(seats, "node", "rank")
+    if not machines and (layout := layouts.concluded(settings, known)) is not None and _holds(layout, seats):
         machines = dict(layout.machines)
         seats += _of_machines(machines, aliases)
+        joined(seats, nodes)
+    if beside := list(_beside(seats, _each(settings))):
+        seats += beside
         joined(seats, nodes)
     return seats, machines or _whole(seats)
 
@@ -101,7 +105,7 @@ def _joined(
 def _ranks_of_pods(
     streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes], seats: Iterable[Seat]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each pod; those of its log only where nothing else tells."""
+    """Return the ranks of each pod; the rank of its log is used only if there is no other statement."""
     found = _by(seats, "pod", "rank")
     for (_, pod), identity in listed.items():
         if isinstance(rank := identity.get(RANK), int):
@@ -120,12 +124,12 @@ def _placed(
     processes: Iterable[tuple[Process, int]],
     listed: Mapping[tuple[str, str], Attributes],
 ) -> Iterator[Told]:
-    """Statements with the machine of the file that they stand in, and without those of lesser communicators."""
+    """Return the statements, with the machine of their file, and without those about smaller communicators."""
     named: dict[str, set[str]] = {}
     for (_, pod), identity in listed.items():
         if isinstance(address := identity.get("k8s.pod.ip"), str):
             named.setdefault(address, set()).add(pod)
-    # Pods of a machine's own network share its address.
+    # Pods on the network of their machine share its address, so it names no single pod.
     renamed = _certain(named)
     renamed |= {address: node for address, node in _known(streams).items() if address not in renamed}
     yield from _of_files(told, renamed)
@@ -146,7 +150,7 @@ def _of_files(told: Iterable[tuple[Stream, Told]], renamed: Mapping[str, str]) -
         if one.pod and not one.node:
             node = ""
         elif "k8s.pod.name" in stream.resource and one.pid is not None:
-            # A container counts its processes by itself.
+            # Process numbers in a container are not those of the machine.
             node, pod = "", str(stream.resource["k8s.pod.name"])
         rank = stream.resource.get(RANK) if one.own else one.rank
         found.append(msgspec.structs.replace(one, node=renamed.get(node, node), pod=pod, rank=rank))
@@ -155,7 +159,7 @@ def _of_files(told: Iterable[tuple[Stream, Told]], renamed: Mapping[str, str]) -
 
 
 def pod_aliases(pods: Iterable[str]) -> dict[str, str]:
-    """Return pods by their names, and by the host names that those of indexed jobs have: the name without its end."""
+    """Return pods by name, and pods of indexed jobs also by host name, which is the name without the random suffix."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         for name in ordinals.host_names(pod):
@@ -176,7 +180,7 @@ def _pod_nodes(statements: Iterable[Told], listed: Mapping[tuple[str, str], Attr
 
 
 def _seats(statements: Iterable[Told], aliases: Mapping[str, str]) -> Iterator[Seat]:
-    """Return what each statement says of one process; a host that is called like a pod is that pod."""
+    """Return a seat for each statement about one process. A host with the name of a pod is that pod."""
     for one in statements:
         if one.ranks or one.slots:
             continue
@@ -197,7 +201,7 @@ def _of_machines(machines: Mapping[str, tuple[int, ...]], aliases: Mapping[str, 
 def _of_pods(
     streams: Iterable[Stream], listed: Mapping[tuple[str, str], Attributes], aliases: Mapping[str, str]
 ) -> Iterator[Seat]:
-    """The processes of pods that start several: by the number of the pod, or by what the launcher in it says."""
+    """Return the processes of pods that start several, from the pod's number or the launcher's output in its log."""
     for (_, pod), identity in listed.items():
         number, each = identity.get("tracecore.pod.number"), identity.get("tracecore.pod.processes")
         if isinstance(number, int) and isinstance(each, int) and each <= SLOTS:
@@ -214,17 +218,49 @@ def _of_pods(
 
 
 def _of_numbers(statements: Iterable[Told], settings: Iterable[Setting]) -> Iterator[Seat]:
-    """The processes of pods that a table numbers, where a launcher says how many each starts."""
-    each = {setting.value for setting in settings if setting.name == "each"}
-    count = int(each.pop()) if len(each) == 1 else 0
+    """Return the processes of pods that a table numbers, if the launcher's settings give their number in each pod."""
+    count = _each(settings)
     for one in statements:
-        if one.pod and one.number is not None and not one.gpu and 0 < count <= SLOTS:
+        if one.pod and one.number is not None and not one.gpu and count:
             for local in range(count):
                 yield Seat(rank=one.number * count + local, local=local, pod=one.pod.rpartition("/")[2])
 
 
+def _each(settings: Iterable[Setting]) -> int:
+    """Return how many ranks a launcher starts on each machine; 0 where nothing tells, or not all say the same."""
+    each = {setting.value for setting in settings if setting.name == "each"}
+    count = int(each.pop()) if len(each) == 1 else 0
+    return count if count <= SLOTS else 0
+
+
+def _beside(seats: Sequence[Seat], each: int) -> Iterator[Seat]:
+    """The ranks that a machine has beside those that are placed there.
+
+    A launcher gives a machine ranks that follow each other, in the order of their local ranks. So a rank below or
+    between two of those is on the same machine; and if it starts so many on each, all of such a block.
+    """
+    placed = _certain(_by(seats, "rank", "node"))
+    machines: dict[str, dict[int, int | None]] = {}
+    for seat in seats:
+        if seat.rank is not None and seat.node and placed.get(seat.rank) == seat.node:
+            mine = machines.setdefault(seat.node, {})
+            mine[seat.rank] = seat.local if seat.local is not None else mine.get(seat.rank)
+    for node, ranks in machines.items():
+        firsts = {rank - local for rank, local in ranks.items() if local is not None}
+        if each and len({rank // each for rank in ranks}) == 1:
+            first = max(ranks) // each * each
+            end = first + each
+        elif firsts and (len(ranks) > 1 or firsts == {0}):
+            first, end = min(firsts), max(rank for rank, local in ranks.items() if local is not None) + 1
+        else:
+            continue
+        block = range(first, end)
+        if firsts <= {first} and len(block) <= SLOTS and all(placed.get(rank, node) == node for rank in block):
+            yield from (Seat(rank=rank, local=rank - first, node=node) for rank in block if rank not in placed)
+
+
 def _in_a_row(seats: Iterable[Seat], listed: Iterable[tuple[str, str]]) -> Iterator[Seat]:
-    """The processes of pods of which nothing is known, where those numbered like them have ranks in that order."""
+    """Return the processes of pods without statements, if the known ranks of similar pods follow the pods' numbers."""
     known = _by(seats, "pod", "rank")
     for members in ordinals.rows(listed):
         each = {len(known[pod]) for pod in members if pod in known}
@@ -239,14 +275,14 @@ def _in_a_row(seats: Iterable[Seat], listed: Iterable[tuple[str, str]]) -> Itera
 
 
 def _follows(seats: Iterable[Seat], machines: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether no statement places a rank on another machine than the table does."""
+    """Whether no statement puts a rank on another machine than the table."""
     placed = {rank: short(node) for node, ranks in machines.items() for rank in ranks}
     own = (seat for seat in seats if seat.rank in placed and (seat.node or seat.pod))
     return all(placed[seat.rank] in (seat.node, seat.pod) for seat in own if seat.rank is not None)
 
 
 def _holds(layout: Layout, seats: Sequence[Seat]) -> bool:
-    """Whether ranks were placed as a launcher's settings have it, as far as anybody says."""
+    """Whether a layout agrees with all statements, and, if it is not certain, one of them confirms it."""
     if not _follows(seats, layout.machines):
         return False
     first = next(iter(layout.machines.values()))
@@ -254,7 +290,7 @@ def _holds(layout: Layout, seats: Sequence[Seat]) -> bool:
 
 
 def _whole(seats: Iterable[Seat]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each machine where statements place every rank; {} where they leave one out."""
+    """Return the ranks of each machine if the statements have the machine of every rank; else {}."""
     nodes = _certain(_by(seats, "rank", "node"))
     if len(nodes) < 2 or sorted(nodes) != list(range(len(nodes))):
         return {}
@@ -280,7 +316,7 @@ def _names(streams: Sequence[Stream], statements: Iterable[Told], aliases: Mappi
 
 
 def _by(seats: Iterable[Seat], key: str, value: str) -> dict[Any, set[Any]]:
-    """Return what seats say under one name, by another name."""
+    """Return the values of one attribute of seats, by the values of another one."""
     found: dict[Any, set[Any]] = {}
     for seat in seats:
         known, said = getattr(seat, key), getattr(seat, value)
@@ -306,7 +342,7 @@ def _by_gpu(said: Iterable[tuple[Seat, int | None]]) -> dict[tuple[str, str], se
 
 
 def _chosen(statements: Sequence[Told], settings: Iterable[Setting]) -> list[Told]:
-    """Return statements without the machines of a launcher's list that it was told to leave out."""
+    """Return statements without the machines of a launcher's list that its settings exclude."""
     out: set[str] = set()
     only: set[str] = set()
     for setting in settings:
@@ -323,7 +359,7 @@ def _numbers(statements: Iterable[Told]) -> dict[tuple[str, str], int]:
 
 
 def _communicator(statements: Sequence[Told]) -> int:
-    """Return the size of the largest communicator, if it has every rank once: then it is that of all ranks; else 0."""
+    """Return the size of the largest communicator if it is that of all ranks, which has every rank once; else 0."""
     largest = max((one.group for one in statements), default=0)
     holders: dict[int, set[tuple[str, int | None]]] = {}
     known = 0
@@ -336,7 +372,7 @@ def _communicator(statements: Sequence[Told]) -> int:
 
 
 def _machines(statements: Sequence[Told]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each machine by the one table of them that there is."""
+    """Return the ranks of each machine from the only table; {} if there are different tables."""
     tables: dict[str, dict[str, tuple[int, ...]]] = {}
     counts: dict[str, dict[str, tuple[int, ...]]] = {}
     for one in statements:
@@ -346,13 +382,13 @@ def _machines(statements: Sequence[Told]) -> dict[str, tuple[int, ...]]:
             mine = counts.setdefault(one.table, {})
             first = sum(map(len, mine.values()))
             mine[one.node] = tuple(range(first, first + one.slots))
-    # Who lists ranks knows better than who lists places for them.
+    # Tables of ranks are more reliable than lists of slots.
     different = {tuple(sorted(table.items())): table for table in (tables or counts).values()}
     return next(iter(different.values())) if len(different) == 1 else {}
 
 
 def _logs(streams: Sequence[Stream]) -> dict[str, int]:
-    """Return the rank of each log by its name, where one file has that name."""
+    """Return the rank of each log by the name of its file, unless files of that name have different ranks."""
     found: dict[str, set[int | None]] = {}
     for stream in streams:
         if stream.layer == "stdout" and "k8s.pod.name" not in stream.resource and stream.format in ("text", "cri"):

@@ -1,4 +1,4 @@
-"""The table of readers: which function takes which format."""
+"""The tables of readers by format, and functions that read a whole bundle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LineReader: TypeAlias = Callable[[Stream, Selector, Clock, Counters], Iterator[L
 WholeReader: TypeAlias = Callable[[Stream, Clock], Iterator[LogSignal]]
 PointReader: TypeAlias = Callable[[Stream, Clock, Counters], Iterator[Point]]
 
-#: Formats of lines, of which a selector picks some.
+#: Formats of lines. A selector picks the lines to read.
 LINES: dict[str, LineReader] = {
     "text": logs.read,
     "cri": logs.read,
@@ -68,11 +68,11 @@ POINTS: dict[str, PointReader] = {
 
 
 def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -> Iterator[LogSignal]:
-    """The records of a stream; nothing for formats that hold no log records (metrics, Flight Recorder dumps).
+    """Return the records of a stream; nothing for formats without log records (metrics, Flight Recorder dumps).
 
     Raises:
-        ValueError, OSError and others of `archive.ERRORS`: the stream is damaged; what was read until then was given.
-        `records` handles that for a whole bundle.
+        ValueError, OSError and others of `archive.ERRORS`: the stream is damaged. The records before the damage have
+        been returned. `records` handles the error for a whole bundle.
     """
     if reader := LINES.get(stream.format):
         records = reader(stream, selector, clock, counters)
@@ -94,7 +94,7 @@ def _moved(records: Iterator[LogSignal], ahead: int) -> Iterator[LogSignal]:
 def records(
     bundle: Bundle, selector_of: Callable[[Stream], Selector], counters: Counters
 ) -> Iterator[tuple[Stream, LogSignal]]:
-    """Every record of a bundle with its stream. A stream that turns out damaged is listed, and the next is read."""
+    """Return every record of a bundle with its stream. A damaged stream is listed as read in part."""
     for stream in bundle.streams:
         try:
             for record in read(stream, selector_of(stream), bundle.clock, counters):
@@ -104,10 +104,10 @@ def records(
 
 
 def points(bundle: Bundle, counters: Counters) -> Iterator[tuple[Stream, Iterator[Point]]]:
-    """Every stream of metrics with its points.
+    """Return every stream of metrics with its points.
 
-    Scrapes without a time that lie in one directory are taken as a series in order of their names (`9.prom` before
-    `10.prom`), an interval apart.
+    Scrapes without times in one directory are treated as a series in the order of their names (`9.prom` before
+    `10.prom`), one interval apart.
     """
     series: dict[str, list[Stream]] = {}
     for stream in bundle.of("prometheus"):

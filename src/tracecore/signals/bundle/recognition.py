@@ -1,4 +1,4 @@
-"""Recognise the format of a file by its content first, then by its name."""
+"""Recognition of the format of a file, by its content first, then by its name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import re2
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.wrapping import wrapping
 from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.logs.dialects import whole_bars
 
-#: Format → layer. The formats are the keys of the table of readers, too.
+#: The layer of each format. The formats are also the keys of the tables of readers.
 LAYER_OF = FORMATS.layers
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """The format of a file; `format` is empty where nothing reads it, and `reason` says why."""
+    """The format of a file. If no reader can read it, `format` is empty and `reason` says why."""
 
     format: str = ""
     layer: str = ""
@@ -29,7 +30,7 @@ _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 _JOURNAL = (b"__CURSOR=", b"__REALTIME_TIMESTAMP=")
 _LEVELS = frozenset(FORMATS.words["levels"])
 
-# Lines of logs, as their readers take them apart.
+# Expressions for lines of logs, like those of their readers.
 _CRI = re2.compile(rb"^[^ ]{8,40} (?:stdout|stderr) [FP](?::[^ ]*)?(?: |$)")
 _DOCKER = re2.compile(rb'^\{"log":"')
 _KMSG = re2.compile(rb"^\d{1,6},\d+,\d+,[^;]*;")
@@ -49,23 +50,23 @@ _TEXT_SIGNS = re2.compile(b"|".join(b"(?:%s)" % sign.search.pattern for sign in 
 
 
 def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised:
-    """Return what a file is.
+    """Return the format and layer of a file.
 
     Args:
-        head: its first bytes, tens of KiB.
-        tail: its last bytes; empty where head has them.
-        name: base name, without the suffix of a compression.
+        head: the first bytes, tens of KiB.
+        tail: the last bytes; empty if head has them.
+        name: the base name, without the suffix of a compression.
         complete: head is the whole file.
     """
     if not head:
-        # A log nobody wrote to was read all the same.
+        # An empty log is not listed as skipped.
         is_log = FORMATS.expressions["log"].search(name.encode("utf-8", "surrogateescape")) is not None
         return Recognised("text", "stdout") if is_log else Recognised(reason="empty")
     if complete and not head.strip(b" \t\r\n\0"):
         return Recognised(reason="nothing but blanks")
     found = _by_content(head, complete)
     if found == "text" and not complete and tail:
-        # A banner or a few start-up lines may hide what the rest is.
+        # The file may begin with a banner or start-up lines of another format.
         later = _by_line(tail)
         found = later if later != "text" else found
     if found in ("text", ""):
@@ -79,14 +80,14 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
         if complete and (prompt := FORMATS.expressions["prompted"].search(head)) and head[: prompt.start()].strip():
             above = recognise(head[: prompt.start()], b"", name, True)
             if above.format == "text":
-                return above  # a command's table below the output of a program is a part of that file
+                return above  # a command's table below a program's output is a part of that file (see `pasted`)
         return Recognised(found, LAYER_OF[found])
     early = head[:4096]
-    # One search for all of them first: a bundle may have 100,000 logs of workers, which have none.
+    # First search for all signs at once: a bundle may have 100,000 logs of workers, which have none.
     hinted = _TEXT_SIGNS.search(early) is not None
     signs = (sign for sign in FORMATS.text if hinted or sign.begins)
     layer = next((sign.layer for sign in signs if sign.fits(name, early)), LAYER_OF[found])
-    return Recognised(found, layer, wrapping=wrapping(head))
+    return Recognised(found, layer, wrapping=wrapping(head, tail))
 
 
 def _by_content(head: bytes, complete: bool) -> str:
@@ -108,7 +109,7 @@ def _by_content(head: bytes, complete: bool) -> str:
 
 
 def _by_line(sample: bytes) -> str:
-    lines = [line for line in sample[:16_384].replace(b"\r", b"\n").split(b"\n") if line.strip()][:40]
+    lines = [line for line in whole_bars(sample[:16_384]).replace(b"\r", b"\n").split(b"\n") if line.strip()][:40]
     if not lines:
         return "text"
     if any(line[:1] == b"#" for line in lines) or b'="' in sample:
@@ -121,15 +122,15 @@ def _by_line(sample: bytes) -> str:
         kind = kind_of_line(line)
         kinds[kind] += 1
         if kinds[""] > len(lines) * 0.4:
-            return "text"  # no other kind can have most of the lines any more
+            return "text"  # no kind can reach 60 % of the lines any more
         if kind and kinds[kind] >= len(lines) * 0.6:
-            # `time name logger: text` is how many programs log, too: a system log has process ids or known daemons.
+            # Many programs log `time name logger: text`, too. A system log has process ids or known daemons.
             return kind if kind != "syslog" or any(daemon.search(line[:200]) for line in lines) else "text"
     return "text"
 
 
 def kind_of_line(line: bytes) -> str:
-    """Return which format of lines this could be one of; cheap questions come before regular expressions."""
+    """Return the format that this line could have. Cheap checks come before regular expressions."""
     if line.startswith(FORMATS.words["kernel"]):
         return "dmesg"
     first, early = line[:1], line[:60]
@@ -158,7 +159,7 @@ def kind_of_line(line: bytes) -> str:
 
 
 def _by_name(name: str, head: bytes) -> str:
-    """A name counts only where the content does not speak against it."""
+    """Return the format by the name of a file; for binary content only that of Flight Recorder dumps."""
     lower = name.lower()
     text = not is_binary(head)
     if not text:
@@ -167,14 +168,14 @@ def _by_name(name: str, head: bytes) -> str:
 
 
 def is_node_agent(name: str) -> bool:
-    """Return whether a pod or a log of this name is of a program that looks after its machine."""
+    """Return whether a pod or log of this name belongs to an agent that monitors or manages its machine."""
     return name.encode("utf-8", "surrogateescape").startswith(FORMATS.words["node_agents"])
 
 
 def is_binary(head: bytes) -> bool:
-    """Return whether this is no text. NULs between text (a crashed writer, a sparse log) are text still.
+    """Return whether this is no text. NULs are ignored: a crashed writer or a sparse file may leave them in a log.
 
-    A few control bytes are text too, unless much around them is no UTF-8: text in other encodings has none.
+    Text may have a few control bytes, but not together with many bytes that are no UTF-8.
     """
     sample = head.replace(b"\x00", b"")[:8192]
     strange = len(sample) - len(sample.translate(None, _BINARY))
@@ -187,7 +188,7 @@ def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
     """Return whether a log of the system also has the output of a program that trains."""
     work = FORMATS.expressions["work"]
     if found.format == "text" and found.layer == "kernel":
-        # A table of file systems below a traceback: somebody copied both.
+        # Somebody pasted, for example, a table of file systems below a traceback.
         return work.search(head) is not None
     if found.format not in ("syslog", "journal_json"):
         return False

@@ -18,11 +18,11 @@ import re2
 from tracecore.signals import stamps
 from tracecore.signals.bundle import archive
 
-#: Bytes of one remote archive that are copied.
+#: Limit of the size of a remote archive, which is copied before it is read.
 MAX_ARCHIVE: Final = 64 << 30
-#: Details of a file by which file systems tell that its content is another.
+#: Details of a file that change if its content changes.
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "md5", "LastModified", "last_modified", "updated", "mtime", "created")
-#: Those of them that are times.
+#: The details that are times.
 _MODIFIED: Final = _STAMPS[4:]
 
 
@@ -34,11 +34,11 @@ class RemoteFile(msgspec.Struct, frozen=True):
     """A file of a remote bundle.
 
     Args:
-        url: with its protocol.
-        relative: its path below the bundle, empty for a bundle that is one file.
-        size: bytes.
-        stamp: another one means that the content may have changed.
-        modified: when it was written, in nanoseconds since the epoch; 0 where the file system does not say.
+        url: the URL of the file.
+        relative: its path relative to the bundle; empty if the bundle is one file.
+        size: the number of bytes.
+        stamp: a detail that changes if the content changes.
+        modified: when it was written, in nanoseconds since the epoch; 0 if unknown.
     """
 
     url: str
@@ -49,17 +49,17 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
 
 def is_url(path: str) -> bool:
-    """Tell whether a path names a place that fsspec reads."""
+    """Whether a path is a URL that fsspec reads."""
     return "://" in path and not path.startswith("file://")
 
 
 def local(path: str) -> str:
-    """A `file://` URL as a path; any other text as it is."""
+    """Return the path of a `file://` URL; any other text unchanged."""
     return unquote(urlsplit(path).path) if path.startswith("file://") else path
 
 
 def files(url: str) -> list[RemoteFile]:
-    """The files at a URL, by name: those below it, or the one that it names.
+    """Return the files below a URL, or the one file that it names, sorted by name.
 
     Raises:
         FileNotFoundError: there are none.
@@ -96,7 +96,7 @@ def _modified(detail: dict[str, Any]) -> int:
 
 
 def matching(url: str, *, entries: bool = False) -> list[str]:
-    """The URLs that a URL with `*`, `?` or `[` stands for, or the entries of a directory.
+    """Return the URLs that match a URL with `*`, `?` or `[`, or the entries of a directory.
 
     Raises:
         RemoteError: the place cannot be read.
@@ -121,7 +121,7 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         system, root = url_to_fs(url)
     except ImportError as error:
-        # fsspec names the package that knows the protocol: "Install s3fs to access S3".
+        # The message of fsspec has the package to install: "Install s3fs to access S3".
         package = re2.match(r"(?:Please )?[Ii]nstall ([\w.-]+) (?:to|for) ", str(error))
         how = f"pip install {package.group(1)}" if package else str(error).rstrip(".")
         raise RemoteError(f"{url}: this protocol needs another package: {how}") from None
@@ -160,7 +160,7 @@ class Open:
 
 
 class OpenCopy(Open):
-    """Opens a copy of a remote file; the copy is made when it is first opened in a process, and has no name."""
+    """Opens a copy of a remote file. The copy is a nameless temporary file, made when it is first opened."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -186,7 +186,7 @@ class OpenCopy(Open):
 
 
 class _Ranges(io.RawIOBase):
-    """A remote file whose every failure is an `OSError`: those of cloud clients are of many kinds."""
+    """A remote file that raises `OSError` for every error. Cloud clients raise errors of many other types."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -202,7 +202,7 @@ class _Ranges(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         try:
-            # Some file systems open a file once for all readers.
+            # In some file systems all readers of a file share one position.
             self._file.seek(self._at)
             data = bytes(self._file.read(size))
             self._at += len(data)
@@ -224,12 +224,12 @@ class _Ranges(io.RawIOBase):
 
 
 def openers(found: list[RemoteFile]) -> Iterator[tuple[RemoteFile, Open]]:
-    """Each file with what opens it."""
+    """Return each file with its opener."""
     for file in found:
         plain = Open(file.url)
         try:
             with plain() as opened:
                 head = opened.read(512)
         except archive.ERRORS:
-            head = b""  # opening it again tells why
+            head = b""  # the caller gets the error when it opens the file
         yield file, OpenCopy(file.url) if archive.kind(head) else plain

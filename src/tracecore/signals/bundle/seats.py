@@ -1,8 +1,8 @@
-"""Join what files say of the processes of a job, each by other names: a rank, a pod, a machine, a number, a GPU.
+"""The join of statements about the processes of a job, which name a process by rank, pod, machine, number or GPU.
 
-A line of NCCL gives a rank, its host and its GPU, a table of pods the machine of that host, a table of processes the
-number of a process on that machine: together they give the rank of the process that the kernel names. Where two
-statements contradict each other, the name in which they differ tells nothing.
+For example, a line of NCCL has a rank, its pod and its GPU, a table of pods the machine of that pod, and `nvidia-smi`
+the number of the process on that GPU. Together they give the rank of a process that the kernel names by number. If
+two statements contradict each other, the name in which they differ is not used.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 
 import msgspec
 
-#: A statement leads to another one, and that to a third; real files need three such steps at most.
+#: Limit of the rounds in which seats take names from each other; real files need three.
 _STEPS: Final = 6
-#: What one process has one of.
+#: Attributes of which a process has only one value.
 _OF_ONE: Final = ("node", "pod", "local", "gpu")
 
 
 class Seat(msgspec.Struct):
-    """The place of a process, as far as one statement tells.
+    """A process with the names that one statement has for it.
 
     Args:
         rank, local: its rank, and its rank on its machine or in its pod.
         node: the short name of its machine.
-        pid: its number.
-        inside: the number counts in the pod, not on the machine.
+        pid: its process number.
+        inside: the process number is that inside the pod, not on the machine.
         gpu: the bus id of its GPU.
     """
 
@@ -39,7 +39,7 @@ class Seat(msgspec.Struct):
 
     @property
     def names(self) -> Iterator[tuple[str, str, object]]:
-        """Names that one process has at a time, and no other process of the job."""
+        """The names that only one process of the job can have at a time."""
         for where, place in (("node", self.node), ("pod", self.pod)):
             if not place:
                 continue
@@ -52,7 +52,7 @@ class Seat(msgspec.Struct):
 
 
 def joined(seats: Sequence[Seat], pod_nodes: Mapping[str, str]) -> None:
-    """Give each of these what the others know of the same process.
+    """Share the names of seats that are the same process, until nothing changes.
 
     Args:
         pod_nodes: the machine of each pod.
@@ -69,7 +69,7 @@ def joined(seats: Sequence[Seat], pod_nodes: Mapping[str, str]) -> None:
 
 
 def _ranked(seats: Sequence[Seat]) -> bool:
-    """Give seats without a rank the one that has the same name."""
+    """Set the rank of seats without one to that of seats with the same name."""
     ranks: dict[tuple[str, str, object], set[int]] = {}
     for seat in seats:
         if seat.rank is not None:
@@ -85,7 +85,7 @@ def _ranked(seats: Sequence[Seat]) -> bool:
 
 
 def _shared(seats: Iterable[Seat]) -> bool:
-    """Give all seats of a rank what one of them knows."""
+    """Share the attributes among all seats of a rank, if its seats do not differ in them."""
     known: dict[tuple[int, str], set[object]] = {}
     for seat in seats:
         if seat.rank is not None:

@@ -1,4 +1,4 @@
-"""Facts that need all files of a bundle: the year and the end, the identity of pods, and ranks."""
+"""Properties that depend on all files of a bundle: its end with the year, the identity of pods, and ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import Clock, Stream
 
-#: Bytes of a list of pods that is read for the names of logs alone.
+#: If no log is known to be of a pod, larger lists of pods are not read here.
 _SMALL = 4 << 20
-#: What lists of pods tell for the places of ranks.
+#: Attributes of pods that only serve to find the places of ranks.
 _OF_PLACES = ("k8s.pod.ip", "tracecore.pod.number", "tracecore.pod.processes")
 #: Formats that list pods.
 _PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kubernetes_pods": printed.pods}
@@ -23,11 +23,11 @@ _PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kube
 def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
     """Return the end of the bundle.
 
-    Complete timestamps decide on the year. Without any, the time at which files were modified does: that is at or
-    after their last lines.
+    Complete timestamps decide the year. Without any, the modification times of files do, which are at or after their
+    last lines.
 
     Args:
-        found: timestamps, each with the time at which its file was modified.
+        found: timestamps, each with the modification time of its file.
     """
     if not found:
         return Clock()
@@ -37,7 +37,7 @@ def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
         return Clock(max(stamp.resolve(whole) for stamp in stamps if stamp.missing != "date"), True)
     dated = [(stamp.resolve_before(modified), modified) for stamp, modified in found if stamp.missing == "year"]
     if dated:
-        # A file may have been copied or touched long after: the one modified soonest after its last line decides.
+        # Files may have been copied or touched later. Use the file that was modified soonest after its last line.
         reference, _ = min(dated, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))
         return Clock(max(stamp.resolve(reference) for stamp in stamps if stamp.missing == "year"), False)
     clock = _last_of_day(sorted({stamp.nanos for stamp in stamps}))
@@ -45,9 +45,9 @@ def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
 
 
 def _last_of_day(clocks: list[int]) -> int:
-    """Return when in the day a bundle ends whose logs have times of the day and no date.
+    """Return the time of day at which a bundle ends whose logs have no dates.
 
-    A run may go past midnight: the longest time in which no log ends is the one after the last of them.
+    A run may go past midnight, so the end is the time before the longest gap in which no log ends.
     """
     following = [*clocks[1:], clocks[0] + DAY]
     silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
@@ -55,10 +55,10 @@ def _last_of_day(clocks: list[int]) -> int:
 
 
 def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
-    """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name.
+    """Set the identity (node, job, rank) of pods' logs from the pods' objects; it overrides the file's name.
 
-    A log that has the name of a pod which is listed, as `kubectl logs POD > POD.log` makes it, is the log of that pod.
-    Returns the identity of each pod that is listed, by namespace and name.
+    A log with the name of a listed pod (`kubectl logs POD > POD.log`) is the log of that pod. Return the identity of
+    each listed pod, by namespace and name.
     """
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     known: dict[tuple[str, str], Attributes] = {}
@@ -69,10 +69,10 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
         try:
             known.update(((namespace, name), identity) for namespace, name, identity in reader(stream))
         except archive.ERRORS:
-            continue  # it will be read, and fail, again where that is reported
+            continue  # it will be read again later, and the error is reported then
     if not known:
         return {}
-    # A record of a pod's log need not say where the pod stands.
+    # The records of a pod's log do not need the attributes for places.
     kept = {key: {name: said for name, said in own.items() if name not in _OF_PLACES} for key, own in known.items()}
     named: dict[str, list[Attributes]] = {}
     for (_, name), identity in kept.items():
@@ -89,7 +89,7 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
             found = named.get(stem) or endings.get(stem, [])
             if len(found) == 1:
                 if "-worker-" in stem and any(_leads(name, stem) for _, name in known):
-                    stream.resource.pop("gen_ai.training.rank", None)  # workers are counted without the master
+                    stream.resource.pop("gen_ai.training.rank", None)  # workers are numbered without the master
                 stream.resource |= found[0]
     for stream in logs:
         name = str(stream.resource["k8s.pod.name"])
@@ -111,11 +111,11 @@ def _leads(pod: str, worker: str) -> bool:
 
 
 def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) -> None:
-    """Give the logs of one machine's ranks, which are called after local ranks, what its launcher says of them: the
-    launcher's log lies beside them or in a folder around them.
+    """Set the ranks of logs whose names have local ranks, from the output of their machine's launcher. The launcher's
+    log is in the same folder or in one above it.
 
     Args:
-        folders: the folder of each file, below what the user named; "" where it lies there directly.
+        folders: the folder of each file, relative to the path that the user named.
     """
     launched = [stream for stream in streams if stream.machine_ranks]
     stems = {stream.path.rpartition("/")[2].partition(".")[0]: stream.machine_ranks for stream in launched}
@@ -145,7 +145,7 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
 
 
 def settle_sole_processes(streams: Iterable[Stream], told: Iterable[tuple[Stream, Told]]) -> None:
-    """Give files in which NCCL speaks of one process alone, as those of NCCL_DEBUG_FILE, its rank and its machine."""
+    """Set rank and machine of files in which all lines of NCCL are of one process, such as NCCL_DEBUG_FILE's."""
     known: dict[int, set[tuple[str, int | None, int | None]]] = {}
     told = [(stream, one) for stream, one in told if one.group]
     whole = max((one.group for _, one in told), default=0)
@@ -155,7 +155,7 @@ def settle_sole_processes(streams: Iterable[Stream], told: Iterable[tuple[Stream
         own = known.get(id(stream), set())
         ranks = {rank for _, _, rank in own if rank is not None}
         if len({(node, pid) for node, pid, _ in own}) > 1 and "rank" not in stream.path.rpartition("/")[2].lower():
-            stream.resource.pop("gen_ai.training.rank", None)  # lines of several processes, whatever the file is called
+            stream.resource.pop("gen_ai.training.rank", None)  # the lines are of several processes
         if len({(node, pid) for node, pid, _ in own}) == 1 and len(ranks) == 1 and stream.layer == "stdout":
             stream.resource.setdefault("gen_ai.training.rank", next(iter(ranks)))
             if "k8s.pod.name" not in stream.resource:
@@ -163,8 +163,8 @@ def settle_sole_processes(streams: Iterable[Stream], told: Iterable[tuple[Stream
 
 
 def settle_local_ranks(streams: list[Stream]) -> None:
-    """A local rank is the global one where there is one node: where only one log is of a local rank 0, and one has the
-    lines of all of them, which a launcher writes beside it.
+    """Set the rank of logs to their local rank if there is one node: at most one log is of local rank 0, and at most
+    one is a launcher's log with the lines of all local ranks.
     """
     of_all = {stream.path for stream in streams if stream.resource.pop("gen_ai.training.local_ranks", False)}
     of_zero = {

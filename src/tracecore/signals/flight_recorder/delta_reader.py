@@ -48,7 +48,7 @@ _MAX_BYTES: Final = 4 << 20
 _MAX_DIFFER: Final = 40
 #: References that are kept. A job has a few kinds of ranks, and one for each stage of a pipeline.
 _MAX_REFERENCES: Final = 64
-#: After so many references, none of which was used, no more are made.
+#: If none of this many references was used, no more are made.
 _MAX_UNUSED: Final = 128
 
 _TIMES: Final = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
@@ -87,9 +87,7 @@ class Reference(msgspec.Struct, kw_only=True):
     dump: RankDump
     positions: list[int]
 
-    def read(
-        self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _MAX_DIFFER
-    ) -> RankDump | None:
+    def read(self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _MAX_DIFFER) -> RankDump | None:
         """Return the dump of another rank; None if more than `most` of its entries differ."""
         end = len(data) - (len(self.octets) - self.end)
         if end <= 0 or len(data) > 2 * len(self.octets) or data[end:] != self.octets[self.end :].tobytes():

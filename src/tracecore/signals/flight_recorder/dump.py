@@ -218,7 +218,7 @@ def batches_of(columns: EntryColumns) -> tuple[NDArray[np.bool_], NDArray[np.boo
         return closing, done
     same = (columns.group[1:] == columns.group[:-1]) & pairwise[:-1]
     closing[1:] = same & ~pairwise[1:] & (columns.sig[1:] == _BATCH)
-    # Operations of one batch stand next to each other and share their number.
+    # The operations of one batch are adjacent and share their number.
     begins = np.append(True, ~(same & pairwise[1:] & (columns.seq[1:] == columns.seq[:-1])))
     batch = np.cumsum(begins) - 1
     closers = np.flatnonzero(closing)

@@ -87,9 +87,9 @@ def _by_group(dumps: Sequence[RankDump]) -> Iterable[tuple[str, list[_Part]]]:
             yield name, unknown
             continue
         for members, parts in sorted(by_members.items(), key=lambda item: item[0] or ()):
-            unlisted = [part for part in unknown if part.dump.rank in (members or ())]
+            others = [part for part in unknown if part.dump.rank in (members or ())]
             label = name if len(by_members) == 1 else f"{name}@{(members or (0,))[0]}"
-            yield label, sorted(parts + unlisted, key=lambda part: part.dump.rank)
+            yield label, sorted(parts + others, key=lambda part: part.dump.rank)
 
 
 def _latest_parts(parts: list[_Part]) -> list[_Part]:

@@ -333,9 +333,14 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
         body = f"{reason}: {message}"
         yield record(stream, clock, identity, stopped, body, when, f"{uid}/{reason}" if uid else "", index)
     asked = _deleted(_dict(item.get("metadata")))
-    for group in ("initContainerStatuses", "containerStatuses"):
-        for container in map(_dict, _list(status.get(group))):
-            yield from _container(container, identity, about, stream, clock, uid, index, asked)
+    containers = [c for group in ("initContainerStatuses", "containerStatuses") for c in _list(status.get(group))]
+    if status.get("phase") == "Succeeded":
+        # What was started again ended well, too; where another container was not, it was not the whole pod.
+        starts = [count for c in containers if isinstance(count := _dict(c).get("restartCount"), int)]
+        least = {"restartCount": min(starts, default=0), "lastState": None}
+        containers = [{**_dict(c), **least} for c in containers]
+    for container in map(_dict, containers):
+        yield from _container(container, identity, about, stream, clock, uid, index, asked)
 
 
 def _deleted(meta: Json) -> int | None:

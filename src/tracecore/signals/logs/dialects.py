@@ -29,6 +29,7 @@ class UnwrappedLine(msgspec.Struct, gc=False):
         partial: the runtime cut the line, and the next piece of this output stream belongs to it.
         attributes: of the record; None if there are none.
         host: the machine that the line names.
+        task: the number of the launcher that passed the line on, if it has one.
         program: the program that logged it, in a syslog.
         folded: the line has a whole traceback in a field, so following lines do not belong to it.
     """
@@ -40,6 +41,7 @@ class UnwrappedLine(msgspec.Struct, gc=False):
     partial: bool = False
     attributes: Attributes | None = None
     host: str = ""
+    task: str = ""
     program: str = ""
     folded: bool = False
 
@@ -75,10 +77,11 @@ _ANNOUNCED = re2.compile(
 _STAMPED = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d):? ")
 #: TorchX writes role, replica and process number: `trainer/0 [1]:`.
 _ROLE = re.compile(rb"^[A-Za-z][\w.-]{0,24}/\d{1,5} \[(\d{1,6})\]:")
-#: The prefix of every line in a file of several processes, by the program that adds it. It names a rank, a host or
-#: container, or a pod and its container.
+#: The prefix of every line in a file of several processes, by the program that adds it. It names a rank, a launcher, a
+#: host or container, or a pod and its container.
 WRAPPINGS = {
     "srun": re.compile(rb"^ *(\d{1,7}): ?"),
+    "tasks": re.compile(rb"^ *(\d{1,7}): ?"),
     "compose": re.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
     "stern": re.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
     "pdsh": re.compile(rb"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}|\d{1,3}(?:\.\d{1,3}){3}):(?: |$)"),
@@ -94,17 +97,23 @@ def clean(raw: bytes) -> bytes:
     return raw.rstrip()
 
 
-def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str, int] | None = None) -> Dialect:
+def plain(
+    wrapping: str = "",
+    single_node: bool = True,
+    containers: Mapping[str, int] | None = None,
+    tasks: Mapping[str, str] | None = None,
+) -> Dialect:
     """Return the dialect of a program's own output, perhaps with prefixes of launchers.
 
     Args:
         wrapping: the entry of `WRAPPINGS` that every line begins with; empty for none.
         single_node: local ranks are global ranks.
         containers: known ranks of Docker Compose's containers.
+        tasks: known machines of srun's tasks.
     """
-    ranks = containers or {}
+    ranks, machines = containers or {}, tasks or {}
     wrapped = WRAPPINGS.get(wrapping)
-    single_node = single_node and wrapping != "pdsh"
+    single_node = single_node and wrapping not in ("pdsh", "tasks")
 
     def unwrap(raw: bytes) -> UnwrappedLine:
         line = UnwrappedLine(clean(raw))
@@ -113,6 +122,7 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
         if wrapped is not None and (match := wrapped.match(line.text)):
             _unwrap_prefix(line, match, wrapping)
             line.rank = ranks.get(line.host, line.rank)
+            line.host = machines.get(line.task, "") if line.task else line.host
         strip_prefixes(line, single_node)
         return line
 
@@ -146,6 +156,8 @@ def _unwrap_prefix(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -
     line.text = line.text[match.end() :]
     if wrapping == "srun":
         line.rank = int(name)
+    elif wrapping == "tasks":
+        line.task = name
     elif wrapping in ("compose", "pdsh"):
         line.host = name
     else:

@@ -6,7 +6,7 @@ one is open, it reads line by line.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from tracecore.signals.logs.assembly import MAX_BODY, Assembly, TextBlock, shape
 from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, UnwrappedLine
 from tracecore.signals.logs.multiline import Message, Shape, Table, Traceback
-from tracecore.signals.logs.selector import FAILED_GROUP, LoneLine, Picked, Selector, reports
+from tracecore.signals.logs.selector import FAILED_GROUP, RESTARTS, LoneLine, Picked, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -36,6 +36,8 @@ MAX_LOOKS = 64
 #: PyTorch's warning when a process exits without destroying its group, most often because of an exception.
 EXITING = b"destroy_process_group() was not called before program exit"
 
+#: The process id that torchrun writes in front of its messages.
+_AGENT = re2.compile(rb"^[IWE]\d{4} [\d:.]+ (\d+) ")
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
 
 
@@ -55,7 +57,7 @@ def dialect(stream: Stream) -> Dialect:
     """Return the dialect of a worker's output."""
     if stream.format in ("cri", "docker"):
         return dialects.container(stream.single_node)
-    return dialects.plain(stream.wrapping, stream.single_node, stream.containers)
+    return dialects.plain(stream.wrapping, stream.single_node, stream.containers, stream.tasks)
 
 
 def read_lines(
@@ -157,8 +159,10 @@ class _Records:
         first = stream.resource.get("tracecore.attempt")
         self._attempt = first if isinstance(first, int) else 0
         self._first_attempt = self._attempt
-        #: The machine whose launcher reported failed workers; "" if lines do not name machines.
+        #: The machine or task whose launcher reported failed workers; "" if lines do not name one.
         self._failed: str | None = None
+        #: If several launchers write to the stream, how often each started its workers again, by its process.
+        self._restarts: Counter[bytes] = Counter()
         #: How many repeated records a record stands for, by the offset of its first line.
         self._counts: dict[int, int] = {}
 
@@ -308,7 +312,7 @@ class _Records:
             line.stamp = stamps.find(line.text)
         shape = shape_of(line)
         if line.rank is None and isinstance(shape, Traceback):
-            line.rank = self._announced(data, position)
+            self._announce(line, data, position)
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
         attributes = self._attributes(line, inferred=inferred)
@@ -342,12 +346,19 @@ class _Records:
         return attributes
 
     def _count_attempts(self, line: UnwrappedLine, shape: Shape) -> None:
-        """Count a new attempt at the first line of a worker after torchrun reported that the workers failed."""
-        if FAILED_GROUP in line.text and b"local_rank:" in line.text:
-            self._failed = line.host or ""
-        elif self._failed == (line.host or "") and (
+        """Count a new attempt at the first line of a worker after torchrun reported that the workers failed.
+
+        If launchers of several machines write to one log, an attempt begins when one of them says that it restarts.
+        """
+        if self._stream.launchers > 1:
+            if RESTARTS in line.text and (match := _AGENT.match(line.text)) is not None:
+                self._restarts[match.group(1)] += 1
+                self._attempt = self._first_attempt + max(self._restarts.values())
+        elif FAILED_GROUP in line.text and b"local_rank:" in line.text:
+            self._failed = line.task or line.host
+        elif self._failed == (line.task or line.host) and (
             line.rank is not None
-            or b"will restart worker group" in line.text
+            or RESTARTS in line.text
             or (isinstance(shape, Message) and b"/elastic/" not in line.text and b".elastic." not in line.text)
         ):
             self._failed = None
@@ -411,10 +422,17 @@ class _Records:
                     return stamp
         return None
 
-    def _announced(self, data: bytes, position: int) -> int | None:
-        """Return the rank in the line above a traceback. Loggers print an exception right below their message."""
+    def _announce(self, line: UnwrappedLine, data: bytes, position: int) -> None:
+        """Give a traceback the rank and the time of the line above it, if that line names a rank.
+
+        Loggers print an exception right below their message.
+        """
         above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
-        return dialects.announced(above.rstrip(b"\r\n").rpartition(b"\n")[2])
+        message = above.rstrip(b"\r\n").rpartition(b"\n")[2]
+        line.rank = dialects.announced(message)
+        if line.rank is not None and line.stamp is None:
+            above_it = self._dialect(message)
+            line.stamp = above_it.stamp or stamps.find(above_it.text)
 
     def _anchor(self, offset: int) -> int:
         """Return a time for a line of a stream without any so far: one nanosecond per byte, always ascending."""

@@ -28,10 +28,12 @@ OPENERS = (
 
 #: The launcher reports that its workers failed. What workers print later belongs to the next attempt.
 FAILED_GROUP = b"failed (exitcode:"
+#: The launcher starts its workers again.
+RESTARTS = b"will restart worker group"
 #: Container runtimes cut long lines. What a selector searches for may lie across the cut.
 PARTIALS = (b" stdout P", b" stderr P")
 #: Every selector picks lines with one of these.
-ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
+ALWAYS = (*OPENERS, FAILED_GROUP, RESTARTS, *PARTIALS)
 
 
 class LoneLine(NamedTuple):

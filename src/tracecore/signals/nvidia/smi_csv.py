@@ -206,6 +206,7 @@ def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point
     header: list[_Column] = []
     delimiter = ","
     offset = 0
+    latest = clock.latest
     for line, raw in enumerate(data.split(b"\n"), 1):
         here, offset = offset, offset + len(raw) + 1
         text = raw.decode("utf-8", "replace").strip("\r ") if b"\t" in raw else raw.decode("utf-8", "replace").strip()
@@ -226,11 +227,12 @@ def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point
             counters.lines_unparsed += 1  # the last line of a file being written
             continue
         row = {column.name: (cell, column.unit) for column, cell in zip(header, cells, strict=True)}
-        labels, when = {**base, **_identity({name: cell for name, (cell, _) in row.items()})}, clock.latest
+        labels, when = {**base, **_identity({name: cell for name, (cell, _) in row.items()})}, latest
         told = next((row[name][0] for name in _CSV_TIME if name in row), "")
         stamp = stamps.find(told.encode()) if told else None
         if stamp is not None:
-            when = stamp.resolve(clock.latest)
+            # Rows of a later look that have no time are nearer to these than to the end of the bundle.
+            when = latest = stamp.resolve(clock.latest)
         source = Source(stream.path, here, line, len(raw))
         measured = _dcgm_fields(header, cells, row)
         for metric, more, amount in _csv_fields(row) if measured is None else measured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -57,7 +58,15 @@ def read_sacct(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
 
 
 def _cells(line: str, spans: list[tuple[int, int]]) -> list[str]:
-    return [line[start:end] for start, end in spans[:-1]] + [line[spans[-1][0] :]]
+    """Return the cells of a row. Where the ruler's gaps cut words, as in a table that was copied by hand, each word
+    belongs to the column below which most of it stands."""
+    if all(line[end : end + 1].isspace() for _, end in spans[:-1] if end < len(line)):
+        return [line[start:end] for start, end in spans[:-1]] + [line[spans[-1][0] :]]
+    cells: list[list[str]] = [[] for _ in spans]
+    for word in re2.finditer(r"\S+", line):
+        below = [min(word.end(), end) - max(word.start(), start) for start, end in spans]
+        cells[below.index(max(below))].append(word.group())
+    return [" ".join(words) for words in cells]
 
 
 def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: Source) -> LogSignal | None:
@@ -318,7 +327,7 @@ def _pairs(text: str) -> dict[str, str]:
     """`Key=value` pairs whose values may hold spaces."""
     found: dict[str, str] = {}
     marks = list(_PAIR.finditer(text))
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
+    for mark, following in zip_longest(marks, marks[1:]):
         end = following.start() if following is not None else len(text)
         found.setdefault(mark.group(1), text[mark.end() : end].strip())
     return found
