@@ -105,7 +105,7 @@ class ProgressBridge:
         self._states: OrderedDict[Stream, _State] = OrderedDict()
         #: By job and attempt: the time of its first progress.
         self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
-        #: When somebody of a job first said how far the training is.
+        #: By job: the time of the first progress report of any rank.
         self._told: OrderedDict[str, int] = OrderedDict()
         self._ends: list[_Waiting] = []
         #: Heap of times to check streams. Most streams are over, and a tick does not check those.
@@ -215,7 +215,7 @@ class ProgressBridge:
         return grows if due is None else min(due, grows)
 
     def _patience(self, state: _State) -> int:
-        """Return how long nothing may come before the stream stands still."""
+        """Return the length of silence from which on the stream is stalled."""
         near = [length for end, length in state.pauses if end >= (state.since or 0) - MEMORY]
         if len(near) < 3 or state.checkpoints:
             return self.threshold
@@ -224,14 +224,13 @@ class ProgressBridge:
         return max(self.threshold, min(usual, SILENCE))
 
     def _silent_since(self, state: _State) -> int | None:
-        """Return since when a report is missing; None where none is.
+        """Return the time since which a report is missing; None if none is.
 
-        Where others of the job say how far the training is, a rank that never did only writes its part of checkpoints:
-        it is missed while it does so.
+        If other ranks of the job report progress, a rank that never does only writes its part of checkpoints. Its
+        reports are missing only while it writes one.
         """
         if state.since is None or state.last is None or state.ended or state.last.approximate:
-            # A line without a time of its own was written some time after the one above it: for how long nothing came
-            # since then is not known.
+            # The time of a line without its own time is a lower bound, so the length of the silence is not known.
             return None
         told = self._told.get(state.last.job or "")
         if state.tells or told is None or told > state.since:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _ENDS = (ExceptionRaised, FatalSignal, LauncherFailure, CudaOom, CudaOomUnmeasured)
 #: Ranks that share a file without naming themselves are at most this many steps apart.
 APART = 1
-#: Counters of one program that are told apart.
+#: Maximum number of counters of one program to follow.
 COUNTERS = 64
-#: A bar that falls back so often without a failure is drawn anew every epoch.
+#: A progress bar that falls back this often without a failure starts again in every epoch.
 ROUNDS = 2
 
 
@@ -69,9 +69,9 @@ def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
 
 
 def _rounds(facts: Sequence[Fact]) -> set[int]:
-    """Return the totals of bars that are drawn anew every epoch: they fall back although nothing failed.
+    """Return the totals of progress bars that start again in every epoch: they fall back although nothing failed.
 
-    Of a long log few reports are kept: the last one of a bar, which is full, need not be among them.
+    A full bar cannot be relied on, because only few reports of a long log are kept.
     """
     counters = _Counters()
     failed = False
@@ -88,8 +88,10 @@ def _rounds(facts: Sequence[Fact]) -> set[int]:
 
 
 class _Counters:
-    """The last report of each counter of one program: a bar of an epoch and the number of the step since the start
-    may stand side by side. They are told apart by their totals."""
+    """The last report of each counter of one program, by the total of the counter.
+
+    A program may have several counters, such as a progress bar of the epoch and the step since the start.
+    """
 
     def __init__(self) -> None:
         self._last: dict[int | None, Progress] = {}
@@ -101,9 +103,9 @@ class _Counters:
             self._last[report.total_steps] = report
 
     def falls_back(self, report: Progress) -> bool:
-        """Return whether a step was made before the last one of its counter.
+        """Return whether a step is lower than the last one of its counter.
 
-        A bar that was full, or another epoch: steps are counted anew and the program goes on.
+        After a full progress bar, or in another epoch, a running program counts its steps from the beginning.
         """
         last = self._last.get(report.total_steps, self._before)
         if last is None or last.step is None or report.step is None or last.step == last.total_steps:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["oversized_request", "memory_limit", "fragmentation", "exhaustion", "unknown"]
 Oom: TypeAlias = CudaOom | CudaOomUnmeasured
 
-#: Ranks that are named one by one.
+#: Maximum number of other ranks that a headline lists.
 NAMED = 16
 WORDS: dict[Kind, str] = {
     "oversized_request": "one request larger than the whole GPU",

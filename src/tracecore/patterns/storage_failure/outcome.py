@@ -300,7 +300,7 @@ class ReportedSteps:
         stream = self._streams.get(fact.source.path, [])
         place = bisect_right(stream, fact.source.offset, key=_offset)
         below = stream[place : place + LOOKED_AT]
-        # Where the file has no times, those of its lines say little of how far apart they are.
+        # In a file without times, the inferred times do not show how far apart lines are.
         return any(
             fact.end <= step.time
             and (step.time <= newest or (fact.approximate and step.attempt == fact.attempt))

@@ -23,8 +23,8 @@ HISTORY = 32
 GRADIENTS = frozenset({"grad_norm", "gradient"})
 
 
-#: A value below is no explosion, however small the usual one is: the loss of a policy, or of what is known by heart,
-#: lies near zero, and gradients are clipped at larger norms.
+#: Smaller values are no explosion, however small the median is: the loss of a policy, or of memorised data, is near
+#: zero, and gradients are clipped at larger norms.
 LEAST: dict[Measure, float] = {"loss": 0.1, "grad_norm": 1.0}
 
 
@@ -101,7 +101,7 @@ class Surge:
         if not high and value >= self._factor * self._lowest:
             while before and report.time - before[0].time > self._window:
                 before.popleft()
-            # A loss that changes its sign is noise around zero: its size is what is usual.
+            # A loss that changes its sign is noise around zero, so the median is that of absolute values.
             self._usual = _median([abs(measured(one, self.what) or 0.0) for one in before])
             enough = len(before) >= self._persist
         else:

@@ -67,7 +67,7 @@ class Aftermath:
 
     @cached_property
     def _files(self) -> dict[tuple[int, str], list[Progress]]:
-        """Steps by attempt and file, in order of place."""
+        """Steps by attempt and file, in order of offset."""
         steps = [report for report in self.progress if report.step is not None and not report.source.ident]
         return grouped(sorted(steps, key=_offset), _file)
 
@@ -144,7 +144,7 @@ class Aftermath:
 
     def _others_went_on(self, fact: Fact) -> bool:
         """Return whether the run went on. If a process is gone, the others report at most one more step."""
-        # Another file may be another program's, which counts its own steps.
+        # Another file may be of another program, which counts its own steps.
         if self._file_goes_on(fact):
             return True
         steps = self._attempts.get(fact.attempt, [])
@@ -172,10 +172,10 @@ class Aftermath:
         return after_it > before + 1 if before >= 0 else len(shown) > 1
 
     def _file_goes_on(self, fact: Fact) -> bool:
-        """Whether steps below this line of the same file continue those above it.
+        """Return whether steps below this line of the same file continue those above it.
 
-        A bar of an epoch and the number of the step since the start are counters of their own, told apart by their
-        totals. Where the file has no times, those of its lines say little of how far apart they are.
+        A progress bar of the epoch and the step since the start are separate counters with different totals. In a file
+        without times, the inferred times do not show how far apart lines are.
         """
         steps = self._files.get((fact.attempt, fact.source.path), ())
         place = bisect_right(steps, fact.source.offset, key=_offset)
@@ -241,8 +241,8 @@ class Aftermath:
 
 
 def _continues(last: Progress, later: Sequence[Progress]) -> bool:
-    """Whether these reports go on where the last one of their counter was. It may be drawn once more, or one further
-    step be another rank's."""
+    """Return whether these reports continue the last one of their counter by more than one step. One step may be of
+    another rank, or a progress bar that is drawn once more."""
     step, shown = last.step or 0, {report.step or 0 for report in later}
     epoch = max((report.epoch for report in later if report.epoch is not None), default=None)
     if step == last.total_steps or (epoch is not None and last.epoch is not None and epoch > last.epoch):
