@@ -877,12 +877,12 @@ def test_a_container_that_was_started_again_is_another_attempt() -> None:
 
 
 def test_gaps_below_a_rank_of_seven_digits_are_not_listed() -> None:
-    from tracecore.facts.projectors.worker import _gaps
+    from tracecore.facts.projectors.worker import _missing_below
 
     tracemalloc.start()
-    assert _gaps((0, 9_999_999)) == ()
+    assert _missing_below((0, 9_999_999)) == ()
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    assert _gaps((0, 2, 3)) == (1,)
-    assert _gaps((0, 3)) == ()
-    assert _gaps(()) == ()
+    assert _missing_below((0, 2, 3)) == (1,)
+    assert _missing_below((0, 3)) == ()
+    assert _missing_below(()) == ()

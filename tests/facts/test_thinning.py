@@ -11,7 +11,7 @@ import pytest
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
-from tracecore.facts.thinning import HEAD, INTERVAL, LANES, REPEAT, FactThinner
+from tracecore.facts.thinning import HEAD, INTERVAL, REPEAT, STREAMS, FactThinner
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
 
@@ -114,10 +114,10 @@ def test_single_statements_always_leave() -> None:
 
 def test_memory_is_bounded() -> None:
     thinner = FactThinner()
-    for n in range(LANES + 500):
+    for n in range(STREAMS + 500):
         thinner.take([step(n, 1, rank=n)], T0 + n * SECOND)
-    assert len(thinner._streams) <= LANES
-    assert len(thinner._heard) <= LANES
+    assert len(thinner._streams) <= STREAMS
+    assert len(thinner._last_sent) <= STREAMS
 
 
 @pytest.mark.parametrize("loss", [math.inf, -1.0, 0.0])

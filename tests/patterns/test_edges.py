@@ -152,4 +152,4 @@ def test_a_rank_is_still_inside_what_all_that_wait_have_completed(completed: int
         hanging=(report(0, 7, completed), report(2, 7, completed)),
     )  # fmt: skip
     rest = IncidentContext(reports={1: (report(1, 5, 4),)})
-    assert [culprit.rank for culprit in reports._inside(hang, rest)] == inside
+    assert [culprit.rank for culprit in reports._still_inside(hang, rest)] == inside

@@ -21,7 +21,7 @@ from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, StepS
 from tracecore.facts.xid_catalog import APPLICATION
 from tracecore.patterns import catalogue
 from tracecore.patterns.checkpointer_hang.detector import HARMLESS, PHASES
-from tracecore.patterns.collective_mismatch.detector import _TOLD
+from tracecore.patterns.collective_mismatch.detector import _WHOLE_JOB
 from tracecore.patterns.dataloader_hang.detector import WARM_UP
 from tracecore.patterns.gpu_app_fault.detector import UNRELATED
 from tracecore.patterns.gpu_fault.detector import CUDA, LINK, PEERS
@@ -92,7 +92,7 @@ def entered(**fields: Any) -> CollectiveEntry:
         ("gpu_fault", made(GpuLost, node=None), (("", ""), ("", PEERS))),
         ("worker_crash", made(LoaderError, error_class="x", retried=True), ()),
         ("worker_crash", made(LoaderError, error_class="x"), JOB),
-        ("collective_mismatch", made(NcclError, error="mismatched_collective"), (("j", _TOLD),)),
+        ("collective_mismatch", made(NcclError, error="mismatched_collective"), (("j", _WHOLE_JOB),)),
         ("collective_mismatch", made(NcclError, error="timeout"), ()),
         ("collective_mismatch", entered(op="all_reduce"), (("j", "0"),)),
         ("collective_mismatch", entered(signature="s"), (("j", "0"),)),

@@ -1,4 +1,4 @@
-"""Every fact type, in one visible tuple, and making a fact from plain fields (as cases do)."""
+"""The tuple of all fact types, and a way to make facts from plain fields (as cases do)."""
 
 from __future__ import annotations
 
@@ -121,18 +121,18 @@ TYPES: tuple[type[Fact], ...] = (
     *collective.TYPES,
 )
 
-#: Fields whose value is a time, so that a case may write `t+30s` in them.
+#: Fields with a time as value. A case may write `t+30s` in them.
 TIME_FIELDS = frozenset({"last_time", "ready_time", "job_start", "job_end", "created", "started", "completed"})
-#: Fields a case does not give by name.
+#: Fields that a case does not set by name.
 _GIVEN = frozenset({"time", "source"})
 
 
 class FactError(ValueError):
-    """A mapping that is no fact: says what is wrong and what would be right."""
+    """A mapping that is not a valid fact. The text has the mistake and the valid names."""
 
 
 def snake(name: str) -> str:
-    """`CudaOom` → `cuda_oom`."""
+    """Return `cuda_oom` for `CudaOom`."""
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
@@ -140,10 +140,10 @@ BY_NAME: dict[str, type[Fact]] = {name: t for t in TYPES for name in (t.__name__
 
 
 def type_named(name: str) -> type[Fact]:
-    """The fact type called `CudaOom` or `cuda_oom`.
+    """Return the fact type called `CudaOom` or `cuda_oom`.
 
     Raises:
-        FactError: no such type; names the nearest.
+        FactError: there is no such type; the text suggests a similar one.
     """
     if name in BY_NAME:
         return BY_NAME[name]
@@ -152,7 +152,7 @@ def type_named(name: str) -> type[Fact]:
 
 
 def fields_of(kind: type[Fact]) -> tuple[str, ...]:
-    """The fields a case may give for this type."""
+    """Return the fields that a case may set for this type."""
     return tuple(f for f in kind.__struct_fields__ if f not in _GIVEN)
 
 
@@ -161,7 +161,7 @@ def build(name: str, fields: Mapping[str, Any], *, time: int, uid: str) -> Fact:
 
     Args:
         name: `Xid` or `xid`.
-        fields: its fields but for time and source, types checked strictly.
+        fields: its fields except time and source, with strict checks of types.
         time: nanoseconds since the epoch.
         uid: becomes the fact's uid.
 

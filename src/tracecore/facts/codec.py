@@ -1,4 +1,4 @@
-"""Facts as bytes: MessagePack, a list of objects each tagged with its type, for other processes and golden files."""
+"""Encode facts as MessagePack: a list of objects, each tagged with its type, for other processes and golden files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tracecore.facts.catalog import TYPES
 from tracecore.facts.fact import Fact
 
-#: More than any bundle gives after folding; a longer list is refused before it is decoded further.
+#: Longer data is refused without decoding. No bundle gives that much after folding.
 MAX_BYTES = 1 << 30
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -23,15 +23,15 @@ def _decoder() -> msgspec.msgpack.Decoder[list[Any]]:
 
 
 def encode(facts: Iterable[Fact]) -> bytes:
-    """The facts in their order; `decode` gives equal facts back."""
+    """Encode facts in their order; `decode` returns equal facts."""
     return _ENCODER.encode(list(facts))
 
 
 def decode(data: bytes) -> list[Fact]:
-    """The facts that `encode` was given.
+    """Return the facts that `encode` encoded.
 
     Raises:
-        msgspec.ValidationError, msgspec.DecodeError: the bytes are no facts.
+        msgspec.ValidationError, msgspec.DecodeError: the bytes are not encoded facts.
     """
     if len(data) > MAX_BYTES:
         raise msgspec.ValidationError(f"{len(data)} bytes of facts, more than {MAX_BYTES}")

@@ -1,7 +1,7 @@
-"""Strict readings of attribute values: the value that was meant, or None, never an exception.
+"""Convert attribute values to the expected type. Return None for values that do not fit; never raise.
 
-Anything may arrive in an attribute. Integers come as integers, digits, or doubles with no fraction; what cannot be
-stored (beyond 64 bits, not finite, half a surrogate pair) is not a value.
+An attribute may have any value. Integers arrive as integers, digits, or doubles without a fraction. Values that cannot
+be stored (more than 64 bits, not finite) give None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import re2
 
-#: Longest string a fact keeps; the rest is in the source.
+#: Maximum length of a string in a fact. The whole text is in the source.
 TEXT_LIMIT = 2048
 NAME_LIMIT = 512
 _I64 = 1 << 63
@@ -25,7 +25,7 @@ _RFC3339 = re2.compile(
 
 
 def text(value: object, limit: int = TEXT_LIMIT) -> str | None:
-    """A string that says something, at most `limit` characters of it."""
+    """Return a string that is not empty, cut to `limit` characters."""
     if not isinstance(value, str):
         return None
     value = value.strip()
@@ -37,10 +37,10 @@ def text(value: object, limit: int = TEXT_LIMIT) -> str | None:
 
 
 def name(value: object) -> str | None:
-    """A name: a short string."""
+    """Return a name, which is a short string."""
     if value is None:
         return None
-    # Names come again and again; long strings are not worth remembering.
+    # Names repeat often, so short ones are cached.
     if type(value) is str and len(value) <= 128:
         return _short(value)
     return text(value, NAME_LIMIT)
@@ -52,14 +52,14 @@ def _short(value: str) -> str | None:
 
 
 def word(value: object) -> str | None:
-    """A word of a closed vocabulary: lower case, spaces and dashes as underscores."""
+    """Return a word of a closed vocabulary: in lower case, with underscores for spaces and dashes."""
     if value is None or (found := name(value)) is None:
         return None
     return found.lower().replace(" ", "_").replace("-", "_")
 
 
 def integer(value: object) -> int | None:
-    """A whole number of at most 64 bits."""
+    """Return a whole number of at most 64 bits."""
     if value is None or isinstance(value, bool):
         return None
     if type(value) is int:
@@ -79,7 +79,7 @@ def integer(value: object) -> int | None:
 
 
 def natural(value: object) -> int | None:
-    """A whole number that is not negative."""
+    """Return a whole number that is not negative."""
     if value is None:
         return None
     if type(value) is int and 0 <= value < _I64:
@@ -89,7 +89,7 @@ def natural(value: object) -> int | None:
 
 
 def positive(value: object) -> int | None:
-    """A whole number of at least one."""
+    """Return a whole number of at least 1."""
     if value is None:
         return None
     if type(value) is int and 0 < value < _I64:
@@ -99,7 +99,7 @@ def positive(value: object) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """A finite number."""
+    """Return a finite number."""
     if value is None or isinstance(value, bool):
         return None
     if type(value) is float:
@@ -115,7 +115,7 @@ def number(value: object) -> float | None:
 
 
 def magnitude(value: object) -> float | None:
-    """A finite number that is not negative."""
+    """Return a finite number that is not negative."""
     if value is None:
         return None
     if type(value) is float and 0 <= value < math.inf:
@@ -125,7 +125,7 @@ def magnitude(value: object) -> float | None:
 
 
 def flag(value: object) -> bool | None:
-    """True or False, also as the words."""
+    """Return True or False, also from the words `true` and `false`."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -134,7 +134,7 @@ def flag(value: object) -> bool | None:
 
 
 def moment(value: object) -> int | None:
-    """RFC 3339, or nanoseconds since the epoch, as nanoseconds since the epoch."""
+    """Return nanoseconds since the epoch, from RFC 3339 or from such nanoseconds."""
     if not isinstance(value, str):
         return positive(value)
     match = _RFC3339.match(value.strip()) if value.isascii() else None

@@ -1,6 +1,6 @@
-"""Facts about collectives: entries of ranks, how far each rank came in each group, and who came last.
+"""Facts about collectives: entries of ranks, the progress of each rank in each group, and late arrivals.
 
-`collective_dumps` makes them of Flight Recorder dumps, `projectors.collective` of stamped records.
+`collective_dumps` makes them from Flight Recorder dumps, `projectors.collective` from stamped records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Ranks named in a sentence before it only counts the rest.
+#: Maximum number of ranks that a sentence lists in full.
 _NAMED: Final = 8
 
 
@@ -23,22 +23,23 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
     """One collective as one rank recorded it.
 
     Args:
-        pg: process group, by its stable name.
-        pg_desc: what the program calls it.
+        pg: the stable name of the process group.
+        pg_desc: the description that the program gave the group.
         seq: sequence number in the group.
         op: operation (`all_reduce`), without its backend.
         state: scheduled, started or completed.
-        created, started, completed: when, nanoseconds; None where it did not happen or is not known.
-        signature: what all ranks of the group must agree on (operation, elements, types); None where not recorded.
-        is_p2p: a send or receive.
-        peer: the other rank of it.
+        created, started, completed: times in nanoseconds; None if it did not happen or is not known.
+        signature: the part on which all ranks of the group must agree (operation, elements, types); None if not
+            recorded.
+        is_p2p: it is a send or receive.
+        peer: the other rank of a send or receive.
         frame: the innermost line of user code.
-        final: read from a dump, which is what a rank leaves when it stops: nothing came after.
-        timeout_ms: how long it may take.
+        final: read from a dump. A rank writes a dump when it stops, so nothing came after.
+        timeout_ms: its timeout.
         behind: the rank is in this other operation, which waits for the one that `pg` and `seq` name.
-        transfers: of an all-to-all that does not add up, what this rank sends or expects differently.
-        misfit: its part in that is wrong, as far as that can be told.
-        sent, expected: elements that it sends and expects there.
+        transfers: in an all-to-all that does not add up, the numbers of elements that differ for this rank.
+        misfit: the part of this rank is wrong, as far as known.
+        sent, expected: numbers of elements that it sends and expects there.
     """
 
     kind: ClassVar[str] = "collective"
@@ -80,22 +81,22 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
 
     Args:
         pg, pg_desc: the group.
-        last_enqueued: the last collective it entered, 0 for none; None where its ring no longer tells.
-        last_completed: the last that ended.
-        oldest: the oldest sequence its ring still holds.
-        last_op: what it called last, in any group.
-        frame: where in user code that was called.
-        waits_pg, waits_desc, waits_seq: the operation it waits in, where it is not the one the group is stuck in.
-        roots: the ranks at the end of the chain it waits for.
-        why: what is wrong with those ranks: absent (they did not come), different (they called something else), inside
-            (they are still in what others have completed), unstarted (their GPU has not begun what others have).
-        origin_pg, origin_desc, origin_seq: where those ranks are missed, or in which they are.
-        unseen: ranks without a dump for which it may wait, where there are no roots.
-        stalled: it is one of those, and still inside a collective of this group.
+        last_enqueued: the last collective it entered, 0 for none; None if its ring buffer does not show it any more.
+        last_completed: the last collective that ended.
+        oldest: the oldest sequence number in its ring buffer.
+        last_op: the last operation it called, in any group.
+        frame: the line of user code that called it.
+        waits_pg, waits_desc, waits_seq: the operation it waits in, if the group is stuck in another one.
+        roots: the ranks at the end of the chain of waits.
+        why: the reason for those ranks: absent (they did not come), different (they called another operation), inside
+            (they are still in a collective that others completed), unstarted (their GPU has not begun it).
+        origin_pg, origin_desc, origin_seq: the collective that those ranks did not enter, or in which they are.
+        unseen: ranks without a dump for which it may wait, if there are no roots.
+        stalled: it is one of the roots itself, and still inside a collective of this group.
         open_seq: the first collective of this group that it has entered and that has not ended.
-        earlier: an earlier call of this group that differed between ranks, and ended all the same.
-        absent: members of the group that left no dump.
-        size: members of the group.
+        earlier: an earlier call of this group that differed between ranks and still ended.
+        absent: members of the group without a dump.
+        size: number of members of the group.
     """
 
     kind: ClassVar[str] = "group_progress"
@@ -139,12 +140,12 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
 
 
 class Arrival(Fact, frozen=True, kw_only=True):
-    """The last rank to reach a collective of a group whose ranks all came.
+    """The last rank to arrive at a collective that all ranks of its group entered.
 
     Args:
         pg, seq: the collective.
-        lateness: nanoseconds after the middle rank.
-        ranks: how many came.
+        lateness: nanoseconds after the median rank.
+        ranks: number of ranks.
     """
 
     kind: ClassVar[str] = "arrival"
@@ -164,13 +165,13 @@ class Arrival(Fact, frozen=True, kw_only=True):
 
 
 class GroupCrossed(Fact, frozen=True, kw_only=True):
-    """A rank whose group has a name that other ranks gave to other members: they exchange with the wrong peers.
+    """A rank whose group shares its name with a group of other members, so that ranks exchange with wrong peers.
 
     Args:
         pg: the name.
-        members: whom this rank means by it.
+        members: the members of this rank's group.
         never: members that never used the group, although this rank has completed a collective in it.
-        odd: its group is not the first of that name, as it would be had all ranks created them in the same order.
+        odd: the group is not the first of that name, so this rank created its groups in another order.
     """
 
     kind: ClassVar[str] = "group_crossed"
@@ -189,16 +190,10 @@ class GroupCrossed(Fact, frozen=True, kw_only=True):
 TYPES: Final[tuple[type[Fact], ...]] = (CollectiveEntry, GroupProgress, Arrival, GroupCrossed)
 
 
-# -- from dumps ------------------------------------------------------------------------------------------------------
-
-
-# -- what several patterns ask of entries ----------------------------------------------------------------------------
-
-
 def sides_of(entries: Iterable[CollectiveEntry]) -> dict[str, list[CollectiveEntry]]:
-    """Entries of one (group, sequence) by what was called; the largest side first, then by lowest rank.
+    """Group the entries of one (group, sequence number) by call; the largest side first, then by lowest rank.
 
-    Where some entry has no sizes and types, operations alone are compared.
+    If an entry has no sizes and types, only operations are compared.
     """
     known = [entry for entry in entries if not entry.is_p2p and (entry.signature or entry.op)]
     whole = all(entry.signature for entry in known)
@@ -212,7 +207,7 @@ def sides_of(entries: Iterable[CollectiveEntry]) -> dict[str, list[CollectiveEnt
 
 
 def odd_ones(sides: dict[str, list[CollectiveEntry]]) -> list[CollectiveEntry]:
-    """The minority; everybody where the two largest sides are even."""
+    """Return the entries of the minority, or of all ranks if the two largest sides have the same size."""
     ordered = list(sides.values())
     if len(ordered) < 2:
         return []
@@ -221,12 +216,12 @@ def odd_ones(sides: dict[str, list[CollectiveEntry]]) -> list[CollectiveEntry]:
 
 
 def called(entry: CollectiveEntry) -> str:
-    """`all_reduce of 4096 Float` of an entry."""
+    """Return `all_reduce of 4096 Float` for an entry."""
     return called_of(entry.signature or entry.op or "")
 
 
 def called_of(signature: str) -> str:
-    """`all_reduce of 4096 Float` from a signature."""
+    """Return `all_reduce of 4096 Float` for a signature."""
     operation, *rest = signature.split("|")
     amounts = rest[0].strip("()").rstrip(",") if rest else ""
     types = rest[1].strip("()").rstrip(",").replace("'", "") if len(rest) > 1 else ""
@@ -238,7 +233,7 @@ def called_of(signature: str) -> str:
 
 
 def named(ranks: Sequence[int], *, capital: bool = False) -> str:
-    """`rank 3`, `ranks 0, 1 and 3`, `1023 ranks (0, 1, 2, …)`."""
+    """Return `rank 3`, `ranks 0, 1 and 3` or `1023 ranks (0, 1, 2, …)`."""
     if len(ranks) == 1:
         text = f"rank {ranks[0]}"
     elif len(ranks) > _NAMED:

@@ -1,8 +1,7 @@
-"""Facts of Flight Recorder dumps.
+"""Make facts from Flight Recorder dumps.
 
-A dump holds thousands of entries for each rank. `facts_of` takes the reduction of all dumps
-(`signals.flight_recorder.join`) and makes facts of what matters: who waits, in what, who is behind, who called
-something else, who came last.
+A dump has thousands of entries for each rank. `facts_of` takes the joined dumps (`signals.flight_recorder.join`) and
+makes facts only about ranks that wait, fell behind, called another operation or came last.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LIBRARY: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch
 
 
 def user_frame(frames: Sequence[StackFrame]) -> str | None:
-    """The innermost line of the user's own code; where all is library, the outermost line there is."""
+    """Return the innermost line of user code, or the outermost line if all frames are of libraries."""
     for frame in frames:
         if frame.filename and not any(part in frame.filename for part in _LIBRARY):
             return str(frame)
@@ -38,22 +37,22 @@ def user_frame(frames: Sequence[StackFrame]) -> str | None:
 
 
 def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], DumpEntry | None] | None = None) -> list[Fact]:
-    """The facts of a set of dumps.
+    """Return the facts of a set of dumps.
 
     Args:
-        joined: `signals.flight_recorder.join.join` of them.
-        reread: gives the full entry of (path, group name, sequence), for the frames of a disagreement.
+        joined: the dumps, joined by `signals.flight_recorder.join.join`.
+        reread: returns the full entry of (path, group name, sequence number), for the frames of a disagreement.
     """
     facts: list[Fact] = []
-    called_so = {group.label: group.desc for group in joined.groups}
+    descriptions = {group.label: group.desc for group in joined.groups}
     hangs = any(group.open for group in joined.groups)
     for group in joined.groups:
         if group.interesting:
-            facts.extend(_progress(group, joined, called_so))
+            facts.extend(_progress(group, joined, descriptions))
             found = misfit(group, reread)
             facts.extend(_waiting(group, joined, found))
             facts.extend(_exchanging(group, joined, found))
-            # What ended everywhere is no reason to wait: beside an open collective it is only mentioned.
+            # A disagreement that ended on all ranks is no reason to wait. It counts only if no collective is open.
             differs = group.disagreement or (group.settled if not hangs else None)
             facts.extend(_disagreeing(group, joined, reread, differs))
         facts.extend(_arrivals(group))
@@ -63,10 +62,10 @@ def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], DumpEntry | 
 
 
 def _crossed(joined: JoinedDumps) -> Iterator[GroupCrossed]:
-    """Ranks that gave one name to groups of different members, and met the wrong peers there.
+    """Yield ranks that gave one name to groups of different members, and exchanged with wrong peers.
 
-    Each rank may number its own groups, so a name that is used twice means nothing by itself. A collective of all
-    members that ended although one of them never used the group ended with somebody else.
+    Each rank may number its own groups, so a name that is used twice proves nothing. But if a collective of all members
+    ended although a member never used the group, it ended with wrong peers.
     """
     named_so: dict[str, list[tuple[GroupState, list[GroupMember], tuple[int, ...]]]] = {}
     for group in joined.groups:
@@ -94,8 +93,8 @@ def _of_all(entry: DumpEntry | None) -> bool:
     return (_operation(entry) or "").lstrip("_").startswith(("all", "reduce_scatter", "barrier"))
 
 
-def _progress(group: GroupState, joined: JoinedDumps, called_so: dict[str, str]) -> Iterator[GroupProgress]:
-    earlier = _settled(group.settled) if group.settled is not None else None
+def _progress(group: GroupState, joined: JoinedDumps, descriptions: dict[str, str]) -> Iterator[GroupProgress]:
+    earlier = _settled_text(group.settled) if group.settled is not None else None
     for rank, member in group.present.items():
         waits = member.waits_in
         last = member.final or member.latest or member.last
@@ -111,12 +110,12 @@ def _progress(group: GroupState, joined: JoinedDumps, called_so: dict[str, str])
             last_op=_operation(last),
             frame=user_frame(last.frames) if last else None,
             waits_pg=waits[0] if waits else None,
-            waits_desc=called_so.get(waits[0]) or None if waits else None,
+            waits_desc=descriptions.get(waits[0]) or None if waits else None,
             waits_seq=waits[1] if waits else None,
             roots=member.roots,
             why=member.why,
             origin_pg=member.origin[0] if member.origin else None,
-            origin_desc=called_so.get(member.origin[0]) or None if member.origin else None,
+            origin_desc=descriptions.get(member.origin[0]) or None if member.origin else None,
             origin_seq=member.origin[1] if member.origin else None,
             unseen=member.unseen,
             stalled=member.stalled,
@@ -127,14 +126,14 @@ def _progress(group: GroupState, joined: JoinedDumps, called_so: dict[str, str])
         )
 
 
-def _settled(found: Disagreement) -> str:
+def _settled_text(found: Disagreement) -> str:
     odd = found.sides[1]
     what = called_of(found.sides[0].signature), called_of(odd.signature)
     return f"at seq {found.seq} {named(odd.ranks)} called {what[1]} and {named(found.sides[0].ranks)} {what[0]}"
 
 
 def _exchanging(group: GroupState, joined: JoinedDumps, found: Misfit | None) -> Iterator[CollectiveEntry]:
-    """The calls of an all-to-all that does not add up, with what each rank sends and expects."""
+    """Yield the calls of an all-to-all that does not add up, with the elements that each rank sends and expects."""
     if found is None:
         return
     whole = [t for t in found.transfers if t.sender is None]
@@ -165,9 +164,9 @@ def _waiting(group: GroupState, joined: JoinedDumps, found: Misfit | None) -> It
 
 
 def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
-    """Ranks that wait for the same ones, each in another group: said to wait behind the one that began it.
+    """Yield ranks that wait for the same ranks, each in another group, as waiting behind the group where it began.
 
-    In groups of two nobody waits together, though the whole job may stand.
+    In groups of two ranks no two ranks wait together, although the whole job may be stuck.
     """
     waiting: dict[tuple[int, ...], list[tuple[GroupState, GroupMember, DumpEntry]]] = {}
     for group in joined.groups:
@@ -179,7 +178,7 @@ def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
             if member.roots:
                 waiting.setdefault(member.roots, []).append((group, member, entry))
     for roots, items in waiting.items():
-        # It began where one of those that all wait for should have come.
+        # It began in a group that has one of the awaited ranks as a member.
         first = [item for item in items if set(roots) & item[0].present.keys()]
         if len(items) < 2 or not first:
             continue
@@ -199,14 +198,14 @@ def _scattered(joined: JoinedDumps) -> Iterator[CollectiveEntry]:
 
 
 def _unfinished(member: GroupMember) -> DumpEntry | None:
-    """The operation this member is in."""
+    """Return the operation that this member is in."""
     if member.pending and (member.first_waiting is None or member.waits_in is not None):
         return member.pending[0]
     return member.entry if member.first_waiting is not None else None
 
 
 def _entry(group: GroupState, rank: int, member: GroupMember, entry: DumpEntry, joined: JoinedDumps) -> CollectiveEntry:
-    # The caller knows that it has not ended, whatever its record says after an abort.
+    # The caller knows that it has not ended. After an abort its record may say otherwise.
     return CollectiveEntry(
         time=entry.started or entry.created or joined.end,
         source=Source(member.path, offset=entry.offset, ident=f"{member.path}#entry={entry.record_id}"),

@@ -1,4 +1,4 @@
-"""Base of all facts: frozen, slotted, timestamped, with an identity and a source to cite."""
+"""The base class of all facts: frozen, with a time, an identity and a source to cite."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from tracecore.signals.record import Source
 class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact", omit_defaults=True):
     """One typed statement taken from a signal.
 
-    Identity is explicit and None where it is not known: nothing is guessed from an index.
+    Parts of the identity that are not known are None. Nothing is guessed from an index.
 
     Args:
         time: nanoseconds since the epoch of the first occurrence.
-        source: where it was read.
+        source: the place where it was read.
         node: host name.
         pod: `namespace/name`.
         job: job id.
         rank: global rank.
         gpu: PCI bus id, canonical lower case `dddd:bb:dd.f`.
-        attempt: which start of the job this belongs to (torchrun restarts, pod restarts), 0 the first.
-        count: how many identical statements were folded into this one.
-        last_time: the last of them; None when there was one.
-        approximate: the time was inferred (the stream had none), so edges of windows mean little.
+        attempt: number of the start of the job (torchrun restarts, pod restarts); 0 is the first.
+        count: number of identical statements that were folded into this one.
+        last_time: the time of the last of them; None if there was one.
+        approximate: the time was inferred because the stream has none, so it is not exact.
     """
 
-    #: What the evidence trail calls it.
+    #: Its name in the evidence trail.
     kind: ClassVar[str] = "fact"
-    #: Which of `signals.record.LAYERS` it comes from.
+    #: Its layer, one of `signals.record.LAYERS`.
     layer: ClassVar[str] = "stdout"
-    #: Repeats of one statement may be folded into one fact with a count. Never set for samples and reports of
-    #: progress, where every single one counts.
+    #: Repeats of one statement may be folded into one fact with a count. Not for samples and progress reports, because
+    #: each of them counts.
     folds: ClassVar[bool] = False
-    #: Own fields that may differ between repeats of what is still one statement; the first one's are kept.
+    #: Fields that may differ between repeats of one statement. The values of the first are kept.
     varying: ClassVar[frozenset[str]] = frozenset()
 
     time: int
@@ -56,14 +56,14 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_fi
 
     @property
     def end(self) -> int:
-        """Time of the last folded occurrence."""
+        """Return the time of the last folded occurrence."""
         return self.time if self.last_time is None else self.last_time
 
     def describe(self) -> str:
-        """One plain sentence for the evidence trail; rendered only when somebody reads it."""
+        """Return one plain sentence for the evidence trail, rendered only when needed."""
         return self.kind
 
 
 def order(fact: Fact) -> tuple[int, str]:
-    """By which facts are sorted: by time, and those of one time by uid."""
+    """Return the sort key of facts: time, then uid."""
     return fact.time, fact.uid

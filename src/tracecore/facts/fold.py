@@ -1,12 +1,12 @@
-"""Folding: a storm of one statement is one fact with a count, a first and a last time.
+"""Fold the repeats of one statement into one fact with a count, a first and a last time.
 
-Two facts are the same statement when they have the same type, the same identity and the same content, but for the
-time, the place they were read, and the fields their type calls `varying`. Repeats that follow each other within a gap
-make one run, and a run is one fact: its first statement (earliest time, then uid), how many there were, and the last
-time. The runs of a set of facts are the same in whatever order the facts arrive.
+Two facts are the same statement if they have the same type, identity and content, except for the time, the source and
+the fields that their type lists in `varying`. Repeats that follow each other within a gap form one run. A run becomes
+one fact: its first statement (earliest time, then uid), with the count and the last time. The runs of a set of facts do
+not depend on the order in which the facts arrive.
 
-A run that grows keeps its uid as long as nothing earlier arrives; whoever holds the fact replaces it by what
-`Change.replaces` names.
+A run that grows keeps its uid unless an earlier fact arrives. Holders of the old fact replace it, as
+`FactChange.replaces` says.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tracecore.facts.fact import Fact
 
 GAP = 30 * 1_000_000_000
 CAPACITY = 65_536
-#: Places remembered for each run, so that the same line read twice counts once. A longer run counts re-readings.
+#: Sources remembered for each run, so that a line that is read twice counts once. Longer runs may count it twice.
 REMEMBERED = 256
-#: Runs of one statement that are still open at a time; an older one is closed.
+#: Maximum number of open runs of one statement. The oldest is closed.
 RUNS = 64
 
 _NOT_CONTENT = frozenset({"time", "source", "count", "last_time", "approximate"})
 
 
 class FactChange(NamedTuple):
-    """A fact that is new or has grown, and the facts it stands for now."""
+    """A fact that is new or has grown, and the older facts that it replaces."""
 
     fact: Fact
     replaces: tuple[Fact, ...] = ()
@@ -72,11 +72,11 @@ Key = tuple[Any, ...]
 
 
 class Fold:
-    """Folds facts as they come, in bounded memory.
+    """Folds facts as they arrive, in bounded memory.
 
     Args:
-        gap: nanoseconds between two repeats that still belong together.
-        capacity: statements with an open run; beyond it the one untouched for longest is closed and counted.
+        gap: maximum nanoseconds between two repeats of one run.
+        capacity: maximum number of statements with an open run. The least recently used is closed and counted.
     """
 
     def __init__(self, gap: int = GAP, capacity: int = CAPACITY) -> None:
@@ -88,16 +88,16 @@ class Fold:
         self.evicted = 0
         self._runs: OrderedDict[Key, list[_Run]] = OrderedDict()
         self._dirty: dict[int, _Run] = {}
-        self._passed: list[FactChange] = []
+        self._unfolded: list[FactChange] = []
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def add(self, fact: Fact) -> None:
-        """Take a fact in; `changes` tells what became of it."""
+        """Add a fact; `changes` returns the result."""
         kind = type(fact)
         if not kind.folds:
-            self._passed.append(FactChange(fact))
+            self._unfolded.append(FactChange(fact))
             return
         key = (kind, *_content(kind)(fact))
         runs = self._runs.get(key)
@@ -107,7 +107,7 @@ class Fold:
         self._runs.move_to_end(key)
         last = runs[-1]
         if len(runs) > 1 or not last.start - self.gap <= fact.end or not fact.time <= last.end + self.gap:
-            self._place(runs, fact)
+            self._add_to_runs(runs, fact)
             return
         self._extend(last, fact)
 
@@ -128,8 +128,8 @@ class Fold:
         run.take(fact)
         self._dirty[id(run)] = run
 
-    def _place(self, runs: list[_Run], fact: Fact) -> None:
-        """Find the runs the fact touches; it may join two that were apart."""
+    def _add_to_runs(self, runs: list[_Run], fact: Fact) -> None:
+        """Add a fact to the run that it touches. It may join two runs into one."""
         near = [r for r in runs if r.start - self.gap <= fact.end and fact.time <= r.end + self.gap]
         if not near:
             run = _Run(fact)
@@ -148,8 +148,8 @@ class Fold:
         del runs[:-RUNS]
 
     def changes(self) -> list[FactChange]:
-        """Return what is new or has grown since the last call, ordered by (time, uid)."""
-        found, self._passed = self._passed, []
+        """Return the facts that are new or have grown since the last call, ordered by (time, uid)."""
+        found, self._unfolded = self._unfolded, []
         for run in self._dirty.values():
             fact = run.fact()
             if run.stated != (fact,):
@@ -160,14 +160,14 @@ class Fold:
         return found
 
     def expire(self, before: int) -> None:
-        """Close the runs that ended before this time less the gap: nothing can join them any more."""
+        """Close the runs that ended more than the gap before this time. No fact can join them any more."""
         limit = before - self.gap
         for key in [k for k, runs in self._runs.items() if runs[-1].end < limit]:
             del self._runs[key]
 
 
 def fold(facts: Iterable[Fact], gap: int = GAP) -> list[Fact]:
-    """All facts with their repeats folded, ordered by (time, uid); folding the result again changes nothing."""
+    """Return the facts with repeats folded, ordered by (time, uid). Folding the result again changes nothing."""
     folder = Fold(gap, capacity=1 << 62)
     for fact in facts:
         folder.add(fact)
@@ -182,7 +182,7 @@ _CONTENT: dict[type[Fact], Callable[[Fact], tuple[Any, ...]]] = {}
 
 
 def _content(kind: type[Fact]) -> Callable[[Fact], tuple[Any, ...]]:
-    """A function that takes from a fact what must be equal in all its repeats."""
+    """Return a function that gives the part of a fact which is equal in all its repeats."""
     getter = _CONTENT.get(kind)
     if getter is None:
         names = [n for n in kind.__struct_fields__ if n not in _NOT_CONTENT and n not in kind.varying]

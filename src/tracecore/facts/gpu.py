@@ -1,4 +1,4 @@
-"""Facts of the kernel and of metrics about a GPU, its memory and its links."""
+"""Facts from the kernel and from metrics about a GPU, its memory and its links."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Xid(Fact, frozen=True, kw_only=True):
 
     Args:
         code: the Xid.
-        process: the process the driver names.
+        process: the process that the driver names.
         pid: its pid.
-        cause: the Xid that a 45 says it follows.
+        cause: the Xid that caused a 45, if the line names it.
         link: NVLink number of a 74 or 144 to 150.
         detail: the message after the code.
-        unit: the unit an NVLink error of 144 to 150 names.
-        fatal: whether such an error says that it is fatal.
-        intr_info: its first word.
-        error_status: its second word.
-        recovery: the action that a 154 changed to.
+        unit: the unit that an NVLink error of 144 to 150 names.
+        fatal: such an error says that it is fatal.
+        intr_info: the first word of such an error.
+        error_status: the second word of such an error.
+        recovery: the new recovery action of a 154.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -55,7 +55,7 @@ class Xid(Fact, frozen=True, kw_only=True):
 
 
 class XidGauge(Fact, frozen=True, kw_only=True):
-    """An exporter's gauge shows an Xid: the last that the GPU had, whenever that was. It is no event."""
+    """An exporter's gauge shows the last Xid of a GPU, at whatever time that was. It is not an event."""
 
     kind: ClassVar[str] = "xid_gauge"
     layer: ClassVar[str] = "metrics"
@@ -67,12 +67,12 @@ class XidGauge(Fact, frozen=True, kw_only=True):
 
 
 class GpuCondition(Fact, frozen=True, kw_only=True):
-    """A gauge or a table shows a condition of a GPU, or of the rank that uses it. It is no event.
+    """A gauge or a table shows a condition of a GPU, or of the rank that uses it. It is not an event.
 
     Args:
-        condition: the vocabulary of `hw.gpu.condition`.
-        index: the GPU's index on its node, where its bus id is not known.
-        detail: which links, or in which state.
+        condition: a value of `hw.gpu.condition`.
+        index: the index of the GPU on its node, if its bus id is not known.
+        detail: the links or the state.
     """
 
     kind: ClassVar[str] = "gpu_condition"
@@ -99,7 +99,7 @@ class GpuCondition(Fact, frozen=True, kw_only=True):
         return sentence(self, what)
 
 
-#: What a condition means, in a few words.
+#: The meaning of each condition in a few words.
 CONDITIONS = {
     "row_remap_pending": "a memory row is pending to be remapped, which needs a reset of the GPU",
     "row_remap_failed": "remapping of a memory row failed: the GPU is to be replaced",
@@ -114,7 +114,7 @@ CONDITIONS = {
 
 
 class GpuLost(Fact, frozen=True, kw_only=True):
-    """The driver says that the GPU has fallen off the bus, with or without an Xid number.
+    """The driver reports that the GPU has fallen off the bus, with or without an Xid number.
 
     Args:
         vendor: as in `GpuDriverError`.
@@ -136,10 +136,10 @@ class GpuDriverError(Fact, frozen=True, kw_only=True):
     """A GPU driver or the fabric manager reports an error that has no Xid.
 
     Args:
-        error: the vocabulary of `kernelevents.gpu.error`.
-        process: the process it names.
-        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
-        device: the driver's own name of the device, where it gives no bus id.
+        error: a value of `kernelevents.gpu.error`.
+        process: the process that it names.
+        vendor: the vendor of the device, a value of `hw.vendor`; None is NVIDIA.
+        device: the driver's own name of the device, if it gives no bus id.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -162,7 +162,7 @@ class Sxid(Fact, frozen=True, kw_only=True):
     """An NVSwitch error.
 
     Args:
-        fatal: None where the line does not say.
+        fatal: None if the line does not say.
         link: link or port of the switch.
         switch: PCI bus id of the switch.
     """
@@ -189,11 +189,11 @@ class EccDelta(Fact, frozen=True, kw_only=True):
     """An ECC counter rose.
 
     Args:
-        delta: by how much.
+        delta: the increase.
         error_type: `uncorrected` or `corrected`.
         subtype: `double_bit` or `single_bit`.
         persistence: `volatile` or `aggregate`.
-        index: the GPU's index on its node as the exporter counts it.
+        index: the index of the GPU on its node as the exporter counts it.
     """
 
     kind: ClassVar[str] = "hw_error"
@@ -211,14 +211,14 @@ class EccDelta(Fact, frozen=True, kw_only=True):
 
 
 class ThrottleSample(Fact, frozen=True, kw_only=True):
-    """One look at a GPU's temperature, SM clock and reason for throttling; what was not sampled is None.
+    """A sample of a GPU's temperature, SM clock and reason for throttling. Values that were not sampled are None.
 
     Args:
-        reason: `thermal_hardware`, `thermal_software`, `power`, `none`, or another the exporter names.
+        reason: `thermal_hardware`, `thermal_software`, `power`, `none`, or another that the exporter names.
         throttled_s: seconds of throttling since the last sample, from the violation counter of that reason.
         temperature_c: degrees Celsius.
         sm_clock_mhz: SM clock in MHz.
-        index: the GPU's index on its node, where its bus id is not known.
+        index: the index of the GPU on its node, if its bus id is not known.
     """
 
     kind: ClassVar[str] = "gpu_throttle"
@@ -232,7 +232,7 @@ class ThrottleSample(Fact, frozen=True, kw_only=True):
 
     @property
     def thermal(self) -> bool:
-        """Throttling because of heat is active in this sample."""
+        """Return whether the sample shows throttling because of heat."""
         return self.reason in THERMAL and (self.throttled_s is None or self.throttled_s > 0)
 
     def describe(self) -> str:
@@ -251,7 +251,7 @@ class ThrottleSample(Fact, frozen=True, kw_only=True):
 
 
 class FramebufferSample(Fact, frozen=True, kw_only=True):
-    """One look at a GPU's memory, in bytes; a point that carries one of the two leaves the other None."""
+    """A sample of a GPU's memory in bytes. A metric point may have only one of the two values."""
 
     kind: ClassVar[str] = "gpu_memory"
     layer: ClassVar[str] = "metrics"
@@ -288,7 +288,7 @@ class AerError(Fact, frozen=True, kw_only=True):
 
 
 class AerRecovery(Fact, frozen=True, kw_only=True):
-    """Outcome of an uncorrected PCIe error for a device.
+    """The result of the recovery of a device from an uncorrected PCIe error.
 
     Args:
         succeeded: the device came back.
@@ -307,7 +307,7 @@ class AerRecovery(Fact, frozen=True, kw_only=True):
 
 
 def _of_device(fact: AerError | AerRecovery, what: str) -> str:
-    """Name the device, which is any of the PCI bus: a port that tells of it does not say that it is a GPU."""
+    """Describe a fact with its PCI device. A port that reports a device does not say that it is a GPU."""
     port = f" below PCI port {fact.port}" if fact.port is not None else ""
     device = f" at PCI device {fact.gpu}" if fact.gpu is not None else port
     return sentence(msgspec.structs.replace(fact, gpu=None), what + device)
@@ -317,8 +317,8 @@ class PcieRateCollapse(Fact, frozen=True, kw_only=True):
     """PCIe traffic of a GPU fell far below its own baseline.
 
     Args:
-        direction: `transmit` or `receive` where it is known.
-        drop_ratio: share of the baseline that is gone, 0 to 1.
+        direction: `transmit` or `receive`, if known.
+        drop_ratio: lost share of the baseline, 0 to 1.
     """
 
     kind: ClassVar[str] = "hw_io_collapse"
@@ -342,7 +342,7 @@ class NvlinkRate(Fact, frozen=True, kw_only=True):
         link: link number.
         bytes_per_second: its rate.
         peer_median: median rate of its peers, bytes per second.
-        low_s: for how many seconds it has been so.
+        low_s: seconds that this has lasted.
     """
 
     kind: ClassVar[str] = "nvlink_rate"
@@ -365,8 +365,8 @@ class SdcCounter(Fact, frozen=True, kw_only=True):
     """A vendor's counter of silent data corruption rose.
 
     Args:
-        delta: by how much.
-        counter: which counter, in the vendor's word.
+        delta: the increase.
+        counter: the vendor's name of the counter.
     """
 
     kind: ClassVar[str] = "sdc_counter"

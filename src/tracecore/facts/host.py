@@ -7,11 +7,11 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import seconds, sentence
 
-#: Events that mean the machine itself went down or came back, rather than that it fell ill.
+#: Events of a machine that went down or came back. All others are problems of a running machine.
 LOST = frozenset({"panic", "boot", "shutdown"})
 
 
-#: Events of a machine that its management controller, its scheduler or a monitor tells of, not its kernel.
+#: Texts for events that a management controller, scheduler or monitor reports instead of the kernel.
 WORDS = {
     "power_supply": "power supply",
     "fan": "fan",
@@ -31,15 +31,15 @@ WORDS = {
 
 
 class HostEvent(Fact, frozen=True, kw_only=True):
-    """The kernel says something about the machine, or about a process's fault.
+    """An event of a machine or a fault of a process, mostly from the kernel.
 
     Args:
         event: panic, oops, hung_task, soft_lockup, hard_lockup, machine_check, boot, shutdown, segfault, gpf, bug and
-            others of `kernelevents.host`; what others than the kernel say of the machine has its words in `WORDS`.
+            others of `kernelevents.host`. Events that the kernel does not report have a text in `WORDS`.
         detail: as printed.
-        process: the process it names.
-        training: programs that train have names like that of the process.
-        rebooted: of a boot: somebody compared it with the one before, as the kubelet does with boot ids.
+        process: the process that it names.
+        training: the name of the process is typical of training programs.
+        rebooted: the boot is known to be a reboot, such as from two boot ids that the kubelet compared.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -61,11 +61,11 @@ class HostEvent(Fact, frozen=True, kw_only=True):
 
 
 class NodeSilence(Fact, frozen=True, kw_only=True):
-    """All streams of a node stopped while its peers went on. `time` is when it was last heard.
+    """All streams of a node stopped while its peers went on. `time` is that of its last line.
 
     Args:
-        silent_s: seconds from then to the last word of its peers.
-        peers: how many nodes of the same job went on.
+        silent_s: seconds from then to the last line of its peers.
+        peers: number of nodes of the same job that went on.
     """
 
     kind: ClassVar[str] = "node_silence"
@@ -80,7 +80,7 @@ class NodeSilence(Fact, frozen=True, kw_only=True):
 
 
 class Heartbeat(Fact, frozen=True, kw_only=True):
-    """The agent of a node is alive; it reads the streams of a job there, or no job runs there."""
+    """The agent of a node is alive. `job` is the job whose streams it reads; None if no job runs there."""
 
     kind: ClassVar[str] = "heartbeat"
     layer: ClassVar[str] = "stdout"
@@ -90,12 +90,12 @@ class Heartbeat(Fact, frozen=True, kw_only=True):
 
 
 class SlurmState(Fact, frozen=True, kw_only=True):
-    """The state Slurm gives a job or step.
+    """The state of a job or step in Slurm.
 
     Args:
         state: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, CANCELLED, FAILED, COMPLETED and others as printed.
         slurm_job: Slurm's own job id.
-        nodes: the machines of the job, where all of them are told.
+        nodes: the machines of the job, if all of them are listed.
     """
 
     kind: ClassVar[str] = "scheduler_state"

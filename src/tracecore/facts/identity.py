@@ -1,4 +1,4 @@
-"""Identity of a record's subject: node, pod, job, rank, GPU, attempt, and where it was read."""
+"""Read the identity of a record: node, pod, job, rank, GPU and attempt, and its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _bus_id(value: str) -> str | None:
 
 
 def bus_id(value: object) -> str | None:
-    """A PCI bus id in its one form, `dddd:bb:dd.f` in lower case; None for an index, a UUID or nonsense.
+    """Return a PCI bus id in its canonical form, `dddd:bb:dd.f` in lower case; None for an index, a UUID or nonsense.
 
     `00000000:3B:00.0` (nvidia-smi), `PCI:0000:3b:00` (the driver) and `3b:00.0` (lspci) are all `0000:3b:00.0`.
     """
@@ -47,13 +47,13 @@ def _pod(namespace: str | None, name: str) -> str:
     return f"{namespace or 'default'}/{name}"
 
 
-#: Streams say who they are with every record: what was read from these values before is remembered.
+#: Cache of identities by raw attribute values, because each record of a stream repeats its identity.
 _KNOWN: dict[tuple[Any, ...], dict[str, Any]] = {}
 _KNOWN_LIMIT = 8192
 
 
 def _identify(named: tuple[Any, ...]) -> dict[str, Any]:
-    """The identity that raw attribute values give, remembered where they are of a reasonable size."""
+    """Return the identity for raw attribute values, and cache it if the values are short."""
     node, host, namespace, pod, job, rank, _, gpu, attempt, _, inferred = named
     fields: dict[str, Any] = {}
     if (node := coerce.name(node) or coerce.name(host)) is not None:
@@ -78,10 +78,10 @@ def _identify(named: tuple[Any, ...]) -> dict[str, Any]:
 
 
 class Stamped:
-    """A stamped record as projectors see it.
+    """A stamped record, as projectors use it.
 
-    Args:
-        get: an attribute of the record, else of its resource, else None.
+    Attributes:
+        get: returns an attribute of the record, else of its resource, else None.
     """
 
     __slots__ = ("get", "log", "own", "resource", "signal", "time")
@@ -108,7 +108,7 @@ class Stamped:
 
     @property
     def body(self) -> str | None:
-        """The line itself; of a block the line that says what happened: a traceback's last, else the first."""
+        """Return the line; for a block of lines the last line of a traceback, else the first line."""
         body = self.log.get("body")
         if not isinstance(body, str):
             return None
@@ -120,12 +120,12 @@ class Stamped:
                 return coerce.text(lines[-1], 512)
         end = body.find("\n")
         if (len(body) if end < 0 else end) > 4096:
-            # What matters in such a line is as likely at its end as at its beginning.
+            # The important part of a long line may be at its beginning or its end.
             return coerce.text(quote(body if end < 0 else body[:end], 280), 512)
         return coerce.text(body.lstrip().partition("\n")[0], 512)
 
     def source(self) -> Source:
-        """Return where it was read; a record that came with no place is named by its content."""
+        """Return the source; a record without a source gets an id made from its content."""
         source = self.signal.get("source")
         event = self.own.get("k8s.event.uid")
         if event is None and type(source) is Source:
@@ -141,14 +141,14 @@ class Stamped:
         return Source("otlp", ident=f"otlp:{digest}")
 
     def identity(self) -> dict[str, Any]:
-        """Return the fields every fact has, only those that are known.
+        """Return the known ones of the fields that every fact has.
 
-        Node, pod and job are those of the resource, which whoever read the record set. Attributes of a log record may
-        come from its text (a JSON line), and text cannot speak for another job.
+        Node, pod and job come from the resource, which the reader of the record sets. Attributes of a log record may
+        come from its text (a JSON line), and a text must not claim another job.
         """
         get = self.get
         rank = get("gen_ai.training.rank")
-        # A container that was started again in its pod is another attempt.
+        # A container that was restarted in its pod is another attempt.
         attempt = get("tracecore.attempt") or get("k8s.container.restart_count")
         first = self.resource.get
         named = (
@@ -158,7 +158,7 @@ class Stamped:
             first("k8s.pod.name") or get("k8s.pod.name"),
             first("gen_ai.training.job_id") or get("gen_ai.training.job_id"),
             rank,
-            rank.__class__,  # True and 1 are one key, and only one of them is a rank
+            rank.__class__,  # True and 1 are equal keys, but True is not a rank
             get("gpu.id"),
             attempt,
             attempt.__class__,
@@ -166,14 +166,14 @@ class Stamped:
         )
         try:
             known = _KNOWN.get(named)
-        except TypeError:  # a list or a map where a name should be
+        except TypeError:  # a value is a list or a map
             known = None
         if known is None:
             known = _identify(named)
         return {**known, "time": self.time, "source": self.source()}
 
     def event_identity(self) -> dict[str, Any]:
-        """The same for a Kubernetes event, whose involved object is more precise than who collected it."""
+        """Return the same for a Kubernetes event, whose involved object is more precise than its collector."""
         fields = self.identity()
         involved = coerce.name(self.get("k8s.object.name"))
         kind = coerce.name(self.get("k8s.object.kind"))
@@ -190,7 +190,7 @@ class Stamped:
 
 
 def stamped(signal: object) -> Stamped | None:
-    """The record, when it has attributes and a time; no statement can be made without either."""
+    """Return the record, or None if it has no attributes or no time."""
     if not isinstance(signal, dict):
         return None
     log = signal.get("log")

@@ -1,4 +1,4 @@
-"""Facts of the Kubernetes API about pods and nodes."""
+"""Facts from the Kubernetes API about pods and nodes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 
-#: Reasons of events about a volume that could not be mounted.
+#: Reasons of events about volumes that could not be mounted.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
-#: Reasons of events about a pod network that could not be set up.
+#: Reasons of events about pod networks that could not be set up.
 CNI_REASONS = frozenset({"FailedCreatePodSandBox", "NetworkNotReady", "CNIError"})
-#: Conditions under which a kubelet evicts.
+#: Conditions that make a kubelet evict pods.
 PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 
 
-#: The reason with which a kubelet refuses a pod, for its devices among others.
+#: The reason of a kubelet that refuses a pod, for example because of its devices.
 REFUSED = "UnexpectedAdmissionError"
 #: The reason of a node that does not answer Slurm.
 SLURM_DOWN = "SlurmDown"
-#: The reason of a node of which a launcher or scheduler (Ray, mpirun, Flux) says that it is gone.
+#: The reason of a node that is gone according to a launcher or scheduler (Ray, mpirun, Flux).
 GIVEN_UP = "NodeDead"
 
 
@@ -27,10 +27,10 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
     """A pod was evicted.
 
     Args:
-        reason: the event's reason.
-        note: the event's message.
+        reason: the reason of the event.
+        note: the message of the event.
         pod_uid: uid of the pod.
-        by_taint: the cluster took it off its node; the node was short of nothing.
+        by_taint: evicted because of a taint and not for lack of resources on the node.
     """
 
     kind: ClassVar[str] = "pod_event"
@@ -52,7 +52,7 @@ class NodePressure(Fact, frozen=True, kw_only=True):
 
     Args:
         condition: DiskPressure, MemoryPressure or PIDPressure.
-        active: True when the pressure began.
+        active: True if the pressure began, False if it ended.
     """
 
     kind: ClassVar[str] = "node_condition"
@@ -67,13 +67,11 @@ class NodePressure(Fact, frozen=True, kw_only=True):
 
 
 class NodeReadiness(Fact, frozen=True, kw_only=True):
-    """A node is or is not ready.
+    """A node is ready or not ready. If it names no node, it is about the node of the pod.
 
     Args:
-        ready: False also when the API says Unknown.
-        status: the condition's status as printed: True, False or Unknown.
-
-    Where the node is not named, it is that of the pod.
+        ready: False also if the API says Unknown.
+        status: the status of the condition as printed: True, False or Unknown.
     """
 
     kind: ClassVar[str] = "node_condition"
@@ -94,7 +92,7 @@ class PodReady(Fact, frozen=True, kw_only=True):
 
     Args:
         ready_time: nanoseconds since the epoch.
-        namespace: the pod's namespace, the cohort of a job without an id.
+        namespace: the namespace of the pod. It stands for the job if the job has no id.
     """
 
     kind: ClassVar[str] = "pod_ready"
@@ -112,9 +110,9 @@ class MountEvent(Fact, frozen=True, kw_only=True):
 
     Args:
         volume: its name.
-        device: the server or share that it is on.
-        backend: the kind of storage, in the vocabulary of `tracecore.storage.backend`.
-        waited: the kubelet has waited for it as long as it does.
+        device: its server or share.
+        backend: the kind of storage, a value of `tracecore.storage.backend`.
+        waited: the kubelet gave up waiting for it.
     """
 
     kind: ClassVar[str] = "storage_event"
@@ -150,7 +148,7 @@ class CniEvent(Fact, frozen=True, kw_only=True):
 
 
 class ContainerStarted(Fact, frozen=True, kw_only=True):
-    """The kubelet started a container, which it does when all volumes of the pod are mounted."""
+    """The kubelet started a container. All volumes of the pod are mounted then."""
 
     kind: ClassVar[str] = "container_started"
     layer: ClassVar[str] = "kubernetes"
@@ -188,7 +186,7 @@ class WorkloadEvent(Fact, frozen=True, kw_only=True):
     """Another event about a workload: back-off, image pull, scheduling, probe.
 
     Args:
-        hint: the vocabulary of `k8s.event.hint`.
+        hint: a value of `k8s.event.hint`.
     """
 
     kind: ClassVar[str] = "pod_event"

@@ -1,4 +1,4 @@
-"""Facts about running out of memory, on the GPU and on the host."""
+"""Facts about memory that ran out, on the GPU and on the host."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import re2
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence, size
 
-#: Slurm's cgroups, of a job, and of one of its tasks on a machine.
+#: Slurm's cgroups of a job and of one of its tasks on a machine.
 _SLURM: Final = re2.compile(r"/job_(\d{1,12})(?:/.*?/task_(\d{1,5}))?(?:/|$)")
 
 
 class CudaOom(Fact, frozen=True, kw_only=True):
-    """An out-of-memory line of PyTorch, with the numbers it prints.
+    """An out-of-memory line of PyTorch with its numbers.
 
     Args:
-        tried_bytes: what it tried to allocate.
+        tried_bytes: size of the failed allocation.
         ordinal: CUDA's device ordinal, which is not a bus id.
         free_bytes: free on the device.
         total_bytes: capacity of the device.
         reserved_unallocated_bytes: held by the allocator and not in use.
         allocated_bytes: in use by PyTorch.
-        limit_bytes: a cap for this process.
+        limit_bytes: limit of this process.
         backend: cuda, hip or xla.
-        visible_devices: the process's CUDA_VISIBLE_DEVICES, where it is known.
-        device_order: its CUDA_DEVICE_ORDER.
-        pod_gpus: bus ids of the GPUs that its pod was given.
+        visible_devices: CUDA_VISIBLE_DEVICES of the process, if known.
+        device_order: CUDA_DEVICE_ORDER of the process, if known.
+        pod_gpus: bus ids of the GPUs of its pod.
     """
 
     kind: ClassVar[str] = "cuda_oom"
@@ -62,15 +62,11 @@ class CudaOom(Fact, frozen=True, kw_only=True):
 
 
 class CudaOomUnmeasured(Fact, frozen=True, kw_only=True):
-    """A program ran out of GPU memory and printed no number, or none that can be read.
+    """A program ran out of GPU memory and printed no readable number.
 
     Args:
-        backend: cuda, hip or xla.
-        ordinal: CUDA's device ordinal, which is not a bus id.
+        backend, ordinal, visible_devices, device_order, pod_gpus: as in `CudaOom`.
         detail: the line.
-        visible_devices: the process's CUDA_VISIBLE_DEVICES, where it is known.
-        device_order: its CUDA_DEVICE_ORDER.
-        pod_gpus: bus ids of the GPUs that its pod was given.
     """
 
     kind: ClassVar[str] = "cuda_oom"
@@ -95,8 +91,8 @@ class OomKill(Fact, frozen=True, kw_only=True):
 
     Args:
         constraint: none (the whole machine), memcg, cpuset or memory_policy.
-        invoked_by: the process that asked for the memory that was not there.
-        pod_uid: uid of the pod whose cgroup it is, which the path of the cgroup has in it.
+        invoked_by: the process whose allocation failed.
+        pod_uid: uid of the pod, from the path of the cgroup.
     """
 
     kind: ClassVar[str] = "oom_kill"
@@ -114,7 +110,7 @@ class OomKill(Fact, frozen=True, kw_only=True):
 
     @property
     def slurm(self) -> tuple[str, int | None] | None:
-        """The job of Slurm whose cgroup it is, and which of its tasks on this machine."""
+        """Return the Slurm job of the cgroup, and the number of its task on this machine."""
         match = _SLURM.search(self.cgroup) if self.cgroup else None
         return (match.group(1), int(match.group(2)) if match.group(2) else None) if match else None
 
@@ -131,12 +127,12 @@ class OomKill(Fact, frozen=True, kw_only=True):
 
 
 class MemoryKillReport(Fact, frozen=True, kw_only=True):
-    """Somebody other than the kernel reports that a process was killed for memory.
+    """A report, not from the kernel, that a process was killed for memory.
 
     Args:
         reporter: slurm, ray, kubernetes or stdout.
-        pod_uid: uid of the pod it speaks of.
-        ranks: all that it names, where they are several.
+        pod_uid: uid of the pod of the process.
+        ranks: the ranks that it names, if there are several.
     """
 
     kind: ClassVar[str] = "memory_kill_report"

@@ -1,4 +1,4 @@
-"""Facts of NCCL, its watchdog and the rendezvous in worker output."""
+"""Facts about NCCL, its watchdog and the rendezvous from the output of workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import seconds, sentence
 
-#: The group of collectives over the host, whose reports do not name theirs.
+#: Group name in reports about collectives over gloo, which name no group.
 GLOO = "gloo"
 
 
@@ -15,25 +15,25 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     """A line of PyTorch's NCCL watchdog, or of a rank that gave up waiting in a collective over gloo.
 
     Args:
-        report: timeout, exception, dump_signal, heartbeat, abort or stuck: which of its lines.
+        report: the kind of line: timeout, exception, dump_signal, heartbeat, abort or stuck.
         op: the collective as printed (`ALLREDUCE`).
         seq: its sequence number in the group.
-        timeout_ms: the limit it ran into.
-        elapsed_ms: how long it had run.
-        last_enqueued: the last sequence number this rank enqueued.
+        timeout_ms: its timeout.
+        elapsed_ms: the time it had run.
+        last_enqueued: the last sequence number that this rank enqueued.
         last_started: the last that started.
         last_completed: the last that completed.
         pg: process group as printed.
         pg_desc: its description (`default_pg`, `mesh_dp`).
         numel_in: elements sent.
         numel_out: elements received.
-        from_rank: the rank whose signal made this one dump.
-        missing: ranks that did not come, where the line names them.
-        missing_in_group: the same by their numbers in a group whose members the line does not tell.
-        frame: the line of the program at which it waited, where a traceback tells.
-        group_rank: its number in its group, where that is not its rank or its rank is not known.
-        reporter: who speaks, where one process speaks for all (Horovod, JAX, a barrier, a launcher).
-        sign: what shows that the others wait for these ranks, where nobody says so.
+        from_rank: the rank whose signal made this one write a dump.
+        missing: ranks that did not come, if the line names them.
+        missing_in_group: numbers of such ranks in the group, if the line does not name its members.
+        frame: the line of the program at which it waited, from a traceback.
+        group_rank: its number in its group, if its rank is another number or not known.
+        reporter: the process that speaks for all ranks (Horovod, JAX, a barrier, a launcher).
+        sign: the indirect sign that the others wait for the missing ranks, if no line says it.
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -63,8 +63,13 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
 
     @property
     def awaits(self) -> bool:
-        """Return whether the line says who did not come."""
+        """Return whether the line names the ranks that did not come."""
         return bool(self.missing or self.missing_in_group)
+
+    @property
+    def is_p2p(self) -> bool:
+        """Return whether the report is about a send, a receive or a batch of them; these have their own counter."""
+        return (self.op or "").upper().startswith(("SEND", "RECV", "COALESCED"))
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
@@ -99,11 +104,11 @@ class NcclError(Fact, frozen=True, kw_only=True):
     """An error or warning of NCCL, gloo or MPI.
 
     Args:
-        error: the vocabulary of `nccl.error`.
+        error: a value of `nccl.error`.
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
-        device: the network adapter, with its port where the line has it.
-        host: the machine or container as the library names it, of an error in setting up or of a port.
+        device: the network adapter, with its port if the line has it.
+        host: the machine or container as the library names it, for errors of the setup or of a port.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -126,15 +131,15 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     """A rank could not join the others.
 
     Args:
-        failure: the vocabulary of `tracecore.rendezvous.failure`.
-        joined: how many clients had joined.
-        expected: of how many.
-        endpoint: where it tried.
-        interface: the socket interface it looked for.
-        claimed: the rank that two processes were given.
-        missing: ranks that did not come, where the line names them.
-        detail: why, in the words of who tried.
-        refused: what a scheduler refused: `credential`, `layout`.
+        failure: a value of `tracecore.rendezvous.failure`.
+        joined: number of clients that had joined.
+        expected: number of clients that should join.
+        endpoint: the endpoint that it tried.
+        interface: the socket interface that it looked for.
+        claimed: the rank that two processes have.
+        missing: ranks that did not come, if the line names them.
+        detail: the reason as printed.
+        refused: the reason for which a scheduler refused: `credential`, `layout`.
     """
 
     kind: ClassVar[str] = "rendezvous_failure"
@@ -167,8 +172,8 @@ class RendezvousRetry(Fact, frozen=True, kw_only=True):
     """A rank could not reach the others yet, and tries again.
 
     Args:
-        problem: the vocabulary of `tracecore.rendezvous.failure`.
-        endpoint: where it tries.
+        problem: a value of `tracecore.rendezvous.failure`.
+        endpoint: the endpoint that it tries.
     """
 
     kind: ClassVar[str] = "rendezvous_retry"

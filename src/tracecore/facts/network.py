@@ -1,4 +1,4 @@
-"""Network ports."""
+"""Facts about network adapters and ports."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class NicError(Fact, frozen=True, kw_only=True):
     """A network adapter's driver reports an error of the adapter, its cable or its power.
 
     Args:
-        error: the vocabulary of `kernelevents.nic.error`.
-        device: the adapter's PCI bus id.
+        error: a value of `kernelevents.nic.error`.
+        device: the PCI bus id of the adapter.
     """
 
     kind: ClassVar[str] = "nic_error"
@@ -33,7 +33,7 @@ class NicError(Fact, frozen=True, kw_only=True):
 
 
 class LinkState(Fact, frozen=True, kw_only=True):
-    """The link of a network interface of any make went up or down."""
+    """The link of a network interface went up or down."""
 
     kind: ClassVar[str] = "port_state"
     layer: ClassVar[str] = "kernel"
@@ -46,13 +46,13 @@ class LinkState(Fact, frozen=True, kw_only=True):
 
 
 class PortState(Fact, frozen=True, kw_only=True):
-    """State of an InfiniBand or RoCE port at a moment, from a driver line or a scrape.
+    """The state of an InfiniBand or RoCE port, from a line of a driver or NCCL, or from a metric.
 
     Args:
         device: `mlx5_0` and the like.
-        port: port number; 1 where the source names none and the device has one.
+        port: port number; 1 if the source names none.
         state: 1 Down, 2 Initialize, 3 Armed, 4 Active.
-        process: the `host:pid` that NCCL prints before its line, of its word; each of its lines is a change.
+        process: `host:pid`, if NCCL reports the state. Each of its lines is a change.
     """
 
     kind: ClassVar[str] = "port_state"
@@ -70,7 +70,7 @@ class PortState(Fact, frozen=True, kw_only=True):
 
     @property
     def named(self) -> str:
-        """Return the port's name; an interface (`ib0`, `bond1`) is one port."""
+        """Return the name of the port: `mlx5_0/1`, or `ib0` for an interface, which has one port."""
         return f"{self.device}/{self.port}" if "_" in self.device or self.port != 1 else self.device
 
     def describe(self) -> str:

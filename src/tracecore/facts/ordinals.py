@@ -1,8 +1,8 @@
-"""Resolve CUDA's device ordinal to a GPU, where that is certain.
+"""Resolve CUDA's device ordinal to a GPU, if that is certain.
 
-CUDA's ordinal is not the index of NVML or DCGM. CUDA counts the devices that the process can see: its container's, as
-CUDA_VISIBLE_DEVICES narrows them, in the order that CUDA_DEVICE_ORDER says. By default that is fastest first, which
-defines the first device only. docs/metrics.md says when an ordinal can be resolved.
+CUDA's ordinal is not the index of NVML or DCGM. CUDA counts the devices that the process can see: those of its
+container, limited by CUDA_VISIBLE_DEVICES, in the order of CUDA_DEVICE_ORDER. The default order is fastest first, which
+defines only the first device. docs/metrics.md says when an ordinal can be resolved.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.signals.metrics.point import Series
 
-#: What an operator says about the processes of their jobs.
+#: The setting `gpu_by_ordinal`: what an operator knows about the processes of their jobs.
 Ordinals: TypeAlias = Literal["never", "environment", "pci_bus_id"]
-#: GPUs of pods and nodes that are remembered.
+#: Maximum number of pods, and of nodes, to remember.
 MOST: Final = 65_536
-#: How long before its first and after its last sample a GPU is still taken for its holder's.
+#: A pod or node is assumed to hold a GPU this long before the first and after the last sample.
 SLACK: Final = 120 * 1_000_000_000
 
 
@@ -36,7 +36,7 @@ class _Hold(msgspec.Struct):
 
 
 class Holdings:
-    """The GPUs of pods and nodes, as metrics that name both show them."""
+    """The GPUs of pods and nodes, learned from metrics that name both."""
 
     def __init__(self, most: int = MOST) -> None:
         self._pods: OrderedDict[str, dict[str, _Hold]] = OrderedDict()
@@ -45,11 +45,11 @@ class Holdings:
         self._most = most
         #: GPUs of processes that ran out of memory.
         self.processes: OrderedDict[tuple[object, ...], str] = OrderedDict()
-        #: The one machine there is, where that is sure: who names no machine is on it.
+        #: The only machine, if there certainly is only one. Facts without a machine are on it.
         self.sole: str | None = None
 
     def settle(self, facts: Iterable[Fact]) -> None:
-        """Decide at the end of the stream whether everything is about one machine."""
+        """Decide at the end of the stream whether all facts are about one machine."""
         machines = {node for node in self._nodes if node}
         gpus = {held.series.gpu for known in self._nodes.values() for held in known.values()}
         for fact in facts:
@@ -61,7 +61,7 @@ class Holdings:
             self.sole = next(iter(self._nodes))
 
     def learn(self, series: Series, time: int) -> None:
-        """Take a sample of a series of a GPU."""
+        """Learn the holder of a GPU from a sample of a series."""
         owner = series.unit[1]
         if not owner or "hw.network.ib.device" in series.attributes or "gen_ai.training.rank" in series.attributes:
             return
@@ -86,25 +86,25 @@ class Holdings:
         else:
             one.first, one.last = min(one.first, time), max(one.last, time)
 
-    def told(self, oom: CudaOom | CudaOomUnmeasured) -> None:
-        """Remember which rank named which ordinal of its pod."""
+    def remember_ordinal(self, oom: CudaOom | CudaOomUnmeasured) -> None:
+        """Remember that a rank named this ordinal of its pod."""
         if oom.pod is not None and oom.rank is not None and oom.ordinal is not None:
             self._ordinals.setdefault((oom.pod, oom.ordinal), set()).add(oom.rank)
             if len(self._ordinals) > self._most:
                 self._ordinals.popitem(last=False)
 
-    def runs_on(self, oom: CudaOom | CudaOomUnmeasured, gpu: str) -> None:
+    def remember_gpu(self, oom: CudaOom | CudaOomUnmeasured, gpu: str) -> None:
         """Remember the GPU of a process."""
         self.processes[_process(oom)] = gpu
         if len(self.processes) > self._most:
             self.processes.popitem(last=False)
 
     def shared(self, oom: CudaOom | CudaOomUnmeasured) -> bool:
-        """Whether several ranks of the pod name the same ordinal: then each of them counts devices of its own."""
+        """Return whether several ranks of the pod name the same ordinal. Then each counts its own devices."""
         return len(self._ordinals.get((oom.pod or "", -1 if oom.ordinal is None else oom.ordinal), ())) > 1
 
     def of(self, oom: CudaOom | CudaOomUnmeasured) -> tuple[list[str], str]:
-        """The bus ids of the GPUs that the process may see; none, and why, where that is not known."""
+        """Return the bus ids of the GPUs that the process may see, or none and the reason."""
         if given := [bus_id(one) for one in (oom.pod_gpus or "").split(",") if one.strip()]:
             return ([], "the pod's annotation has no bus ids") if None in given else ([one for one in given if one], "")
         if oom.pod is not None and oom.pod in self._pods:
@@ -119,7 +119,7 @@ class Holdings:
         return [], "no metrics name the GPUs of its pod or node"
 
     def by_uuid(self, uuid: str) -> str | None:
-        """The bus id of the one GPU whose UUID begins like this."""
+        """Return the bus id of the only GPU with this beginning of its UUID."""
         found = {
             held.series.gpu
             for gpus in self._nodes.values()
@@ -145,7 +145,7 @@ def _at(gpus: dict[str, _Hold], time: int) -> tuple[list[str], str]:
 
 
 def identify(oom: CudaOom | CudaOomUnmeasured, holdings: Holdings, ordinals: Ordinals) -> tuple[str | None, str]:
-    """The bus id of the GPU that ran out of memory; None, and why, where it is not certain."""
+    """Return the bus id of the GPU that ran out of memory, or None and the reason."""
     gpus, why = holdings.of(oom)
     if len(gpus) == 1 and oom.ordinal in (None, 0):
         return gpus[0], ""
@@ -155,7 +155,7 @@ def identify(oom: CudaOom | CudaOomUnmeasured, holdings: Holdings, ordinals: Ord
         return None, why or f"{len(gpus)} GPUs are possible, and gpu_by_ordinal is not set"
     if oom.backend not in (None, "cuda"):
         return None, "only CUDA's ordinals are understood"
-    visible = _visible(oom.visible_devices)
+    visible = _visible_devices(oom.visible_devices)
     if visible is not None:
         if oom.ordinal >= len(visible):
             return None, f"CUDA_VISIBLE_DEVICES has {len(visible)} devices, and the line names number {oom.ordinal}"
@@ -178,8 +178,8 @@ def identify(oom: CudaOom | CudaOomUnmeasured, holdings: Holdings, ordinals: Ord
     return sorted(gpus, key=_bus_order)[place], ""
 
 
-def _visible(value: str | None) -> list[str] | None:
-    """The devices of CUDA_VISIBLE_DEVICES; None where the variable is not known. CUDA stops at the first wrong one."""
+def _visible_devices(value: str | None) -> list[str] | None:
+    """Return the devices of CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA does; None if it is not known."""
     if value is None:
         return None
     found: list[str] = []
@@ -198,25 +198,26 @@ def _bus_order(gpu: str) -> tuple[int, ...]:
 
 
 def named(facts: Iterable[Fact], holdings: Holdings, ordinals: Ordinals, refused: list[tuple[Fact, str]]) -> list[Fact]:
-    """The facts; those of a process that ran out of GPU memory with the bus id of its GPU, where it is certain.
+    """Return the facts. Facts about GPU memory that ran out get the bus id of the GPU, if it is certain.
 
     Args:
-        refused: gets each of them that stays without a GPU, and why.
+        refused: receives those that stay without a GPU, each with the reason.
     """
     found = list(facts)
     nameless = [fact for fact in found if isinstance(fact, CudaOom | CudaOomUnmeasured) and fact.gpu is None]
     for fact in nameless:
-        holdings.told(fact)
+        holdings.remember_ordinal(fact)
     made: dict[int, Fact] = {}
     for fact in nameless:
         gpu, why = identify(fact, holdings, ordinals)
         if gpu is not None:
             made[id(fact)] = msgspec.structs.replace(fact, gpu=gpu)
-            holdings.runs_on(fact, gpu)
+            holdings.remember_gpu(fact, gpu)
         else:
             refused.append((fact, why))
     if holdings.processes:
-        # A process that goes on has survived: its steps have to meet the failure, which is judged by GPU.
+        # The failure is judged in the window of the GPU. The steps of its process need the GPU too, because they show
+        # that the process survived.
         for step in found:
             if type(step) is Progress and step.gpu is None and (gpu := holdings.processes.get(_process(step))):
                 made[id(step)] = msgspec.structs.replace(step, gpu=gpu)
@@ -228,7 +229,7 @@ def _process(fact: Fact) -> tuple[object, ...]:
 
 
 def reasons(refused: Sequence[tuple[Fact, str]]) -> list[str]:
-    """One sentence for each reason why a GPU could not be named."""
+    """Return one sentence for each reason why a GPU could not be named."""
     first: dict[str, Fact] = {}
     for fact, why in refused:
         first.setdefault(why, fact)

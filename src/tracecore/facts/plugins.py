@@ -1,4 +1,4 @@
-"""Plugins that installed packages offer by entry points."""
+"""Load plugins that installed packages offer through entry points."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ T = TypeVar("T")
 
 
 def plugins(group: str, kind: type[T], *, subclasses: bool = False) -> list[Any]:
-    """Return what is plugins in a group, by name: objects of a type, or subclasses of it.
+    """Return the plugins of a group, by name: objects of a type, or subclasses of it.
 
-    One that cannot be imported, or is something else, is left out, and said: who looks for what broke his training can
-    do without it.
+    A plugin that cannot be imported, or is of another type, is left out with a warning: diagnosis works without it.
     """
     from importlib.metadata import entry_points
 

@@ -1,4 +1,4 @@
-"""Failures and ends of processes: exceptions, signals, exit statuses, launchers, CUDA and loader errors."""
+"""Facts about failures and ends of processes: exceptions, signals, exit statuses, launchers, CUDA and loader errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tracecore.facts.wording import quote, sentence
 _NAMES = {int(s): s.name for s in posix.Signals}
 
 
-#: Statuses by which Windows ends a process.
+#: Exit statuses with which Windows ends a process.
 _WINDOWS = {0xC0000005: "SIGSEGV", 0xC00000FD: "SIGSEGV", 0xC0000409: "SIGABRT", 0xC000001D: "SIGILL"}
 
 
 @lru_cache(maxsize=1024)
 def signal_name(exit_code: int) -> str | None:
-    """The signal that an exit status stands for: -9 and 137 are `SIGKILL`; None when it is no signal."""
+    """Return the signal of an exit status, `SIGKILL` for -9 and 137; None if it is no signal."""
     if exit_code in _WINDOWS:
         return _WINDOWS[exit_code]
     if exit_code < 0:
@@ -26,30 +26,30 @@ def signal_name(exit_code: int) -> str | None:
     return _NAMES.get(exit_code - 128) if 128 < exit_code < 128 + 65 else None
 
 
-#: The type of an exception whose traceback the log does not have to its end.
+#: The type of an exception whose traceback is not complete in the log.
 UNFINISHED = "UnfinishedTraceback"
-#: The type that stands for a complaint with which a log ends, in words that no recipe knows.
+#: The type for a complaint at the end of a log, in a text that no recipe knows.
 LAST_WORDS = "LastWords"
 
 
 class ExceptionRaised(Fact, frozen=True, kw_only=True):
-    """A Python exception was printed with its traceback. Whether it was survived is not decided here.
+    """A Python exception was printed with its traceback. The process may have survived it.
 
     Args:
-        type: of the outermost exception, as printed.
+        type: type of the outermost exception, as printed.
         message: its message.
         file: file of the innermost frame in user code.
         line: line of that frame.
         function: function of that frame.
-        root_type: where exceptions are chained or carried over from a worker process: the first raised.
-        root_message: its message.
-        origin: the rank in which it was raised, where this one only tells of it.
-        loader_worker: number of the DataLoader worker process the exception comes from.
-        pid: the process, where the line names it.
-        local_rank: rank on its host, where the rank is not known.
-        lost_peer: it says that another process is gone, or could not be reached.
+        root_type: type of the first exception, if several are chained or one came from a worker process.
+        root_message: message of the first exception.
+        origin: the rank that raised it, if this rank only repeats it.
+        loader_worker: number of the DataLoader worker process that raised it.
+        pid: the process, if the line names it.
+        local_rank: rank on its host, if the rank is not known.
+        lost_peer: it says that another process is gone or could not be reached.
         too_slow: the program gave up because it had become slow.
-        caught: its stack begins in a function of the program: whoever printed it had caught it.
+        caught: its stack begins in a function of the program, so the program caught and printed it.
     """
 
     kind: ClassVar[str] = "exception"
@@ -74,7 +74,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
 
     @property
     def handled(self) -> tuple[object, ...] | None:
-        """The place at which one process catches exceptions like this; None for one that is not caught."""
+        """Return the place where the process catches exceptions like this; None if it is not caught."""
         if not self.caught or self.file is None:
             return None
         return self.source.path, self.rank, self.attempt, self.type, self.file, self.line
@@ -87,10 +87,10 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
 
 
 class StackPrinted(Fact, frozen=True, kw_only=True):
-    """The stack of a process that went on was printed: by itself now and then, or by whoever looked at it.
+    """The stack of a running process was printed, by itself at intervals or by a tool.
 
     Args:
-        inner: the function it was in.
+        inner: the innermost function.
         file, line, function: innermost frame in user code.
         waits: it was in a collective.
     """
@@ -107,7 +107,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
 
     @property
     def frame(self) -> str:
-        """`train.py:88 in main`, and what was called from there."""
+        """Return `train.py:88 in main`, and the function called from there."""
         if self.file is None:
             return self.inner
         own = f"{self.file}:{self.line} in {self.function}"
@@ -136,11 +136,11 @@ class FatalSignal(Fact, frozen=True, kw_only=True):
 
 
 class ExitStatus(Fact, frozen=True, kw_only=True):
-    """The end of a process, or that it had not ended when it was looked at.
+    """The exit status of a process, or that it still ran when exit statuses were taken.
 
     Args:
-        exit_code: as the launcher saw it, negative for a signal; None while alive.
-        alive: it had not ended.
+        exit_code: as the launcher saw it, negative for a signal; None if it still ran.
+        alive: it still ran.
     """
 
     kind: ClassVar[str] = "exit_status"
@@ -157,7 +157,7 @@ class ExitStatus(Fact, frozen=True, kw_only=True):
 
     @property
     def how(self) -> str:
-        """`ended with exit status -9 (SIGKILL)`, or `still alive`."""
+        """Return `ended with exit status -9 (SIGKILL)` or `still alive`."""
         if self.exit_code is None:
             return "still alive"
         by = f" ({self.signal})" if self.signal else ""
@@ -168,21 +168,21 @@ class ExitStatus(Fact, frozen=True, kw_only=True):
 
 
 class LauncherFailure(Fact, frozen=True, kw_only=True):
-    """One entry of a launcher's own failure report. `rank` is the entry's rank, never the reporter's.
+    """One entry of a launcher's failure report. `rank` is the rank of the entry, never that of the reporter.
 
     Args:
         launcher: torchelastic, spawn, slurm, mpi, deepspeed, accelerate, composer, ray, jax or vllm.
         root: the launcher calls it the first observed failure.
         local_rank: rank on its host.
-        pid: of the failed process.
+        pid: pid of the failed process.
         exit_code: negative for a signal.
         host: as printed.
-        failed_at: the time as printed, whose zone is not known.
+        failed_at: the time as printed; its time zone is not known.
         error_file: as printed.
-        other_rank: a further rank that the report lists.
-        failed: the ranks that failed, where the report lists several and tells nothing else of them.
-        exception_type: of the traceback the entry carries.
-        exception_message: of the same.
+        other_rank: another rank that the report lists.
+        failed: the ranks that failed, if the report lists several without details.
+        exception_type: type of the exception in the traceback of the entry.
+        exception_message: its message.
     """
 
     kind: ClassVar[str] = "launcher_failure"
@@ -222,7 +222,7 @@ class CudaError(Fact, frozen=True, kw_only=True):
 
     Args:
         error: CUDA's own name in snake case without `cudaError`.
-        vendor: who made the device, where it is not NVIDIA: the vocabulary of `hw.vendor`.
+        vendor: the vendor of the device, a value of `hw.vendor`; None is NVIDIA.
     """
 
     kind: ClassVar[str] = "cuda_error"
@@ -244,10 +244,10 @@ class LoaderError(Fact, frozen=True, kw_only=True):
 
     Args:
         error_class: one of the classes of docs/attributes.md.
-        worker_pid: the dead worker's pid.
-        signal: what killed it.
+        worker_pid: pid of the dead worker.
+        signal: the signal that killed it.
         pod_uid: uid of its pod.
-        retried: the line says that the operation is tried again, so it has not failed.
+        retried: the line says that the operation is retried, so it has not failed yet.
     """
 
     kind: ClassVar[str] = "dataloader_error"

@@ -1,12 +1,12 @@
-"""The progress bridge: from steps and a clock to "the step has not advanced for so long".
+"""The progress bridge: derives stalls (`StepStalled`) from reports of steps and a clock.
 
-Every stream (job, pod or node, rank) is followed by itself. Progress is a step that differs from the last one of its
-phase, a phase that changes, and a checkpoint phase that ends. A stall is first stated when it reaches the threshold
-and stated again as it grows, always under one uid, at fixed lengths: two bridges that saw the same facts and the same
-clock have said the same, however the facts were batched.
+Every stream (job, pod or node, rank) is followed separately. Progress is a step that differs from the last one of its
+phase, a phase that changes, or a checkpoint phase that ends. A stall is stated when it reaches the threshold, and again
+as it grows, always under one uid and at fixed lengths. So two bridges that saw the same facts and clock state the same,
+however the facts were batched.
 
-The clock handed to `tick` is a watermark: everything up to it has arrived. Facts may be observed in any order before
-the watermark reaches them; one that is older than the watermark is late, and counted.
+The clock given to `tick` is a watermark: all facts up to it have arrived. Facts may be observed in any order before the
+watermark reaches them. A fact older than the watermark is late, and counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tracecore.signals.record import Source
 SECOND = 1_000_000_000
 THRESHOLD = 60 * SECOND
 STREAMS = 65_536
-#: Jobs whose attempts are known.
+#: Maximum number of jobs whose attempts are remembered.
 JOBS = 16_384
-#: Attempts of one job whose beginning is known.
+#: Maximum number of attempts of one job to remember.
 ATTEMPTS = 1_000
 #: A stream stands still after twice the second longest of its last pauses: rollouts, evaluations and long steps are
 #: pauses. One pause alone may have been a stall. Only pauses count that sampling cannot make: a live stream hands on a
@@ -38,14 +38,14 @@ PAUSES = 8
 PAUSE = THRESHOLD
 MEMORY = 3600 * SECOND
 SILENCE = 1800 * SECOND
-#: Facts of one stream, and ends of any, that wait for the clock.
+#: Maximum number of facts of one stream, and of ends, that wait for the clock.
 PENDING = 8_192
 
 #: Slurm states of a job that has not ended.
 _UNFINISHED = frozenset({"RUNNING", "PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
 Stream = tuple[str, str, int]
-#: Time, place in its stream, uid, type, fact: lines that share a time come in the order they were written.
+#: Time, path, offset, uid, type, counter, fact. Lines with the same time stay in the order in which they were written.
 _Waiting = tuple[int, str, int, str, str, int, Fact]
 
 
@@ -61,34 +61,34 @@ class _State:
         self.phase: str | None = None
         #: The step of the last checkpoint that was saved.
         self.saved: int | None = None
-        #: Checkpoint phases begun and not ended, and where they began.
+        #: Checkpoint phases that began and did not end, each with its place.
         self.checkpoints: dict[str, tuple[int, str, int]] = {}
-        #: When the last progress was made; None before the first.
+        #: The time of the last progress; None before the first.
         self.since: int | None = None
-        #: The fact that made it, and its place in the order of the stream.
+        #: The fact of the last progress, and its place in the order of the stream.
         self.last: Fact | None = None
         self.latest: tuple[int, str, int] | None = None
         self.ended = False
-        #: Its last pauses: when each ended, and its length.
+        #: Its last pauses: (end, length).
         self.pauses: deque[tuple[int, int]] = deque(maxlen=PAUSES)
-        #: Whether it ever said how far the training is. Ranks that only write their part of a checkpoint do not.
+        #: Whether it ever reported progress of the training. Ranks that only write their part of a checkpoint do not.
         self.tells = False
-        #: Length of the current stall as last stated, nanoseconds.
+        #: Length of the current stall as last stated, in nanoseconds.
         self.stated = 0
         self.pending: list[_Waiting] = []
-        #: When to look at it next; None where only another fact can change it.
+        #: The next time to check the stream; None if only another fact can change it.
         self.due: int | None = None
 
 
 class ProgressBridge:
-    """Follows streams of progress and says when one stalls.
+    """Follows streams of progress and states stalls.
 
     Args:
         threshold: nanoseconds without progress before a stall is stated.
-        streams: streams followed at a time; beyond it the one untouched for longest is forgotten and counted.
+        streams: maximum number of streams to follow. The least recently used is forgotten and counted.
     """
 
-    #: What it wants to observe; any other fact is ignored.
+    #: Fact types to observe. Others are ignored.
     needs: tuple[type[Fact], ...] = (Progress, CheckpointPhase, RunFinished, ExitStatus, PlannedStop, SlurmState)
 
     def __init__(self, threshold: int = THRESHOLD, streams: int = STREAMS) -> None:
@@ -98,31 +98,31 @@ class ProgressBridge:
         self.streams = streams
         #: Facts that arrived after the clock had passed them.
         self.late = 0
-        #: Streams forgotten because too many were followed.
+        #: Streams that were forgotten because there were too many.
         self.evicted = 0
-        #: Facts applied before their time, or ends forgotten, because too many waited.
+        #: Facts that were applied before their time, or ends that were forgotten, because too many waited.
         self.hurried = 0
         self._states: OrderedDict[Stream, _State] = OrderedDict()
-        #: When each attempt of a job made its first progress.
+        #: By job and attempt: the time of its first progress.
         self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
-        #: When somebody of a job first said how far the training is.
+        #: By job: the time of the first progress report of any rank.
         self._told: OrderedDict[str, int] = OrderedDict()
         self._ends: list[_Waiting] = []
-        #: When to look at streams. Most of those that were ever seen are over, and a tick does not look at them.
+        #: Heap of times to check streams. Most streams are over, and a tick does not check those.
         self._due: list[tuple[int, int, _State]] = []
-        #: Streams of which facts came since the last tick.
+        #: Streams with new facts since the last tick.
         self._touched: dict[_State, None] = {}
         self._count = itertools.count()
         self._now: int | None = None
 
     def observe(self, fact: Fact) -> None:
-        """Take a fact in. It has its effect when the clock reaches its time."""
+        """Add a fact. It takes effect when the clock reaches its time."""
         if type(fact) not in self.needs:
             return
         if self._now is not None and fact.time <= self._now:
             self.late += 1
         source = fact.source
-        # Two files of one name may say the same of different hosts: facts themselves have no order.
+        # Two files of one name may say the same about different hosts. The counter avoids comparing facts.
         waiting = (fact.time, source.path, source.offset, fact.uid, type(fact).__name__, next(self._count), fact)
         if not isinstance(fact, Progress | CheckpointPhase):
             if _is_end(fact):
@@ -150,7 +150,7 @@ class ProgressBridge:
         self._touched[state] = None
 
     def _appoint(self, state: _State, time: int) -> None:
-        """Look at a stream at this time, or earlier."""
+        """Check a stream at this time or earlier."""
         if state.due is None or time < state.due:
             state.due = time
             heapq.heappush(self._due, (time, next(self._count), state))
@@ -172,7 +172,7 @@ class ProgressBridge:
                 del begun[min(begun)]
 
     def tick(self, now: int) -> list[StepStalled]:
-        """Advance the clock; the stalls that began or grew, ordered by (time, uid)."""
+        """Advance the clock, and return the stalls that began or grew, ordered by (time, uid)."""
         if self._now is not None and now < self._now:
             return []
         self._now = now
@@ -203,7 +203,7 @@ class ProgressBridge:
         return found
 
     def _next(self, state: _State, now: int) -> int | None:
-        """Return when something can be said of a stream that cannot be said now; None where only a fact changes it."""
+        """Return the next time to check a stream; None if only another fact can change it."""
         due = state.pending[0][0] if state.pending else None
         since = self._silent_since(state)
         if since is None or state.last is None:
@@ -215,7 +215,7 @@ class ProgressBridge:
         return grows if due is None else min(due, grows)
 
     def _patience(self, state: _State) -> int:
-        """Return how long nothing may come before the stream stands still."""
+        """Return the length of silence from which on the stream is stalled."""
         near = [length for end, length in state.pauses if end >= (state.since or 0) - MEMORY]
         if len(near) < 3 or state.checkpoints:
             return self.threshold
@@ -224,14 +224,13 @@ class ProgressBridge:
         return max(self.threshold, min(usual, SILENCE))
 
     def _silent_since(self, state: _State) -> int | None:
-        """Return since when a report is missing; None where none is.
+        """Return the time since which a report is missing; None if none is.
 
-        Where others of the job say how far the training is, a rank that never did only writes its part of checkpoints:
-        it is missed while it does so.
+        If other ranks of the job report progress, a rank that never does only writes its part of checkpoints. Its
+        reports are missing only while it writes one.
         """
         if state.since is None or state.last is None or state.ended or state.last.approximate:
-            # A line without a time of its own was written some time after the one above it: for how long nothing came
-            # since then is not known.
+            # The time of a line without its own time is a lower bound, so the length of the silence is not known.
             return None
         told = self._told.get(state.last.job or "")
         if state.tells or told is None or told > state.since:
@@ -240,7 +239,7 @@ class ProgressBridge:
         return None if begun is None else max(state.since, begun)
 
     def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
-        """State the stall of this stream up to this time, where it is longer than what was said of it."""
+        """State the stall of this stream up to this time, if it is longer than last stated."""
         since = self._silent_since(state)
         if since is None or state.last is None:
             return
@@ -249,7 +248,7 @@ class ProgressBridge:
         if length <= state.stated:
             return
         last = state.last
-        # A job that began again, perhaps with fewer ranks, does not wait for a stream of the attempt before.
+        # A job that was restarted, maybe with fewer ranks, does not wait for a stream of an earlier attempt.
         again = [time for n, time in self._begun.get(last.job or "", {}).items() if n > state.attempt]
         if again and min(again) < until:
             length = _rounded(min(again) - since, patience)
@@ -278,7 +277,7 @@ class ProgressBridge:
 
 
 def stalls(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[StepStalled]:
-    """All stalls of a recording that ends at `end`, also those that were overcome."""
+    """Return all stalls of a recording that ends at `end`, also those that ended before."""
     bridge = ProgressBridge(threshold, streams=1 << 62)
     for fact in sorted(facts, key=order):
         bridge.observe(fact)
@@ -286,7 +285,7 @@ def stalls(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[
 
 
 def _rounded(length: int, threshold: int) -> int:
-    """The lengths at which a stall is stated: finer while it is young. 0 below the threshold."""
+    """Round the length of a stall down to a length at which it is stated; 0 below the threshold."""
     if length < threshold:
         return 0
     step = _step(length)
@@ -303,7 +302,7 @@ def _step(length: int) -> int:
 
 
 def _is_end(fact: Fact) -> bool:
-    """After this, not making progress is no news."""
+    """Return whether a fact ends a stream, so that no more progress is expected."""
     if isinstance(fact, Progress):
         return False
     if isinstance(fact, ExitStatus):
@@ -314,7 +313,7 @@ def _is_end(fact: Fact) -> bool:
 
 
 def _concerns(end: Fact, last: Fact) -> bool:
-    """An end says as much about whom it concerns as it knows; what neither knows does not tell them apart."""
+    """Return whether an end may be of this stream: no name that both know differs, and one is equal."""
     if end.job is None and end.pod is None and end.node is None and end.rank is None:
         return True
     for mine, its in ((end.job, last.job), (end.pod, last.pod), (end.rank, last.rank)):
@@ -325,10 +324,10 @@ def _concerns(end: Fact, last: Fact) -> bool:
 
 
 def _reached(state: _State, ends: Mapping[int | None, Sequence[_Waiting]], now: int) -> list[Fact]:
-    """The facts of a stream, and the ends that concern it, that the clock has reached, oldest first.
+    """Return the facts of a stream and its ends that the clock has reached, oldest first.
 
     Args:
-        ends: by rank; one of another rank never concerns it.
+        ends: by rank. Ends of other ranks do not concern the stream.
     """
     reached: list[_Waiting] = []
     while state.pending and state.pending[0][0] <= now:
@@ -343,22 +342,22 @@ def _reached(state: _State, ends: Mapping[int | None, Sequence[_Waiting]], now: 
 
 
 def _advances(state: _State, fact: Fact) -> bool:
-    """The fact is progress, seen from what came before it."""
+    """Return whether the fact is progress compared with the state before it."""
     if fact.attempt > state.attempt or state.since is None:
         return True
     if _is_older(state, fact):
         return False
     if isinstance(fact, CheckpointPhase):
-        # Some say only that a checkpoint was saved: of another step than the last one, that is progress as well.
+        # Some programs only report that a checkpoint was saved. If its step is new, that is progress as well.
         another = fact.event == "end" and fact.step is not None and fact.step != state.saved
         return fact.event != "begin" and (another or fact.phase in state.checkpoints)
     assert isinstance(fact, Progress)
     if (fact.phase or "train") != (state.phase or "train"):
         return fact.phase is not None or fact.step is not None
     if fact.step is None:
-        # A report without a step is a sign of life in a stream that never says its step.
+        # A report without a step counts only in a stream that never reports steps.
         return state.step is None and (fact.loss is not None or fact.iter_time_s is not None)
-    # A report that stands for others stands for steps that were made after it.
+    # A report that stands for others also stands for steps that were made after it.
     return fact.step != state.step or fact.end > fact.time
 
 
@@ -367,12 +366,12 @@ def _place(fact: Fact) -> tuple[int, str, int]:
 
 
 def _is_older(state: _State, fact: Fact) -> bool:
-    """Whether a fact that arrives now was written before the last progress."""
+    """Return whether a fact that arrives now was written before the last progress."""
     return state.latest is not None and _place(fact) < state.latest and fact.end <= (state.since or 0)
 
 
 def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
-    """Takes a fact in; `over` where it ends the stream, `advances` where it is progress."""
+    """Apply a fact to the state. `over`: it ends the stream. `advances`: it is progress."""
     if over:
         state.ended = True
         return
@@ -394,15 +393,15 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
             state.saved = fact.step
     if not advances:
         return
-    # A report may stand for several that followed each other closely. Where steps are told, lines without one are no
-    # progress: then the first of them may have changed the phase, and the others say nothing.
+    # A report may stand for several that followed each other closely. If the stream has steps, lines without a step
+    # are no progress: the first of them may change the phase, so only its own time counts.
     end = fact.time if isinstance(fact, Progress) and fact.step is None and state.step is not None else fact.end
     if state.since is not None and fact.time - state.since >= PAUSE:
         state.pauses.append((fact.time, fact.time - state.since))
     state.since = end if state.since is None else max(state.since, end)
     state.last, state.latest, state.stated, state.ended = fact, _place(fact), 0, False
     if isinstance(fact, Progress):
-        # A step made while a checkpoint is being written in the background: it does not hold up the training.
+        # A step was made while a checkpoint is written in the background, so the checkpoint does not block training.
         place = _place(fact)
         state.checkpoints = {phase: began for phase, began in state.checkpoints.items() if began > place}
         state.phase = fact.phase

@@ -1,6 +1,6 @@
-"""`project(signal)`: every fact of a stamped record. The projectors are this one visible, ordered tuple.
+"""`project(signal)` returns all facts of a stamped record. The tuple `PROJECTORS` lists all projectors in order.
 
-A package of somebody else's adds its own by the entry point group `tracecore.projectors`: each entry one `Projection`.
+Other packages add projectors through the entry point group `tracecore.projectors`; each entry is one `Projection`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ENTRY_POINTS = "tracecore.projectors"
 PROJECTORS: tuple[Projection[Any], ...] = (*OURS, *plugins(ENTRY_POINTS, Projection))
 
 _INDEX = Index(PROJECTORS)
-#: Attributes that can make a fact. A record that has none of them makes none.
+#: Attributes that can lead to a fact. A record without any of them gives no fact.
 TRIGGERS = _INDEX.triggers
 
 
 def project(signal: LogSignal, *, redact: bool = True) -> list[Fact]:
-    """The facts of a stamped record, in the order of PROJECTORS; never raises.
+    """Return the facts of a stamped record, in the order of PROJECTORS; never raise.
 
     Args:
-        redact: take secrets out of the record first, so that no fact, and nothing that is concluded from it, has any.
+        redact: remove secrets from the record first, so that no fact or conclusion contains any.
     """
     return _INDEX.project(signal, redact=redact)

@@ -1,4 +1,4 @@
-"""The lines that facts rest on, kept beside the facts for those who show them."""
+"""Keep the log lines of facts, to show them with the facts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-#: Lines of one fact, and characters of a line.
+#: Maximum number of lines of one fact, and of characters of a line.
 MAX_LINES: Final = 8
 MAX_LINE: Final = 1 << 10
-#: Characters of all lines that are kept; those that were given first go first.
+#: Maximum number of characters of all lines. The oldest are dropped first.
 MAX_KEPT: Final = 16 << 20
 
 
 class Quotes:
-    """Lines by the uid of a fact, within a bound."""
+    """Lines by the uid of a fact, in bounded memory."""
 
     def __init__(self, most: int = MAX_KEPT) -> None:
         self._most = most
@@ -30,12 +30,12 @@ class Quotes:
             self._size -= _size(self._lines.popitem(last=False)[1])
 
     def of(self, uid: str) -> tuple[str, ...]:
-        """Return the lines of a fact; none where they are not known."""
+        """Return the lines of a fact; empty if they are not known."""
         return self._lines.get(uid, ())
 
 
 def lines_of(text: str) -> list[str]:
-    """Cut a text into lines: all of them, or the first and the last ones of a long one."""
+    """Split a text into lines: all of them, or the first and the last ones of a long text."""
     if len(text) > 2 * MAX_LINE * MAX_LINES:
         text = f"{text[:MAX_LINE]}\n{text[-MAX_LINE * MAX_LINES :]}"
     lines = text.splitlines()

@@ -1,7 +1,7 @@
-"""Attempts of one program in one file: its steps fall back after it failed.
+"""Number the attempts of a program that appends to one file: after a failure its steps fall back.
 
-Somebody who starts a program again and again by hand, in a loop or by a supervisor appends to one log. What ended each
-start is told apart by the steps: a program that got over an error goes on, one that was started again counts anew.
+A program that is restarted by hand, in a loop or by a supervisor appends to one log. The steps after an error show the
+difference: a program that survived the error goes on, a restarted program counts from a lower step.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
 
-#: What ends a program.
+#: Facts that may end a program.
 _ENDS = (ExceptionRaised, FatalSignal, LauncherFailure, CudaOom, CudaOomUnmeasured)
-#: Ranks that write to one file without a name are this many steps apart at most.
+#: Ranks that share a file without naming themselves are at most this many steps apart.
 APART = 1
-#: Counters of one program that are told apart.
+#: Maximum number of counters of one program to follow.
 COUNTERS = 64
-#: A bar that falls back so often without a failure is drawn anew every epoch.
+#: A progress bar that falls back this often without a failure starts again in every epoch.
 ROUNDS = 2
 
 
 def numbered(facts: Iterable[Fact]) -> list[Fact]:
-    """Return the facts with the attempts counted in which files of one process tell of several."""
+    """Return the facts, with attempt numbers in files of one process that show several attempts."""
     facts = list(facts)
     files: dict[str, list[Fact]] = {}
     for fact in facts:
@@ -40,14 +40,14 @@ def numbered(facts: Iterable[Fact]) -> list[Fact]:
     moved: dict[int, Fact] = {}
     for own in files.values():
         if len({fact.rank for fact in own}) > 1 or any(fact.attempt for fact in own):
-            continue  # several ranks, whose steps are not in order, or a launcher that counts itself
+            continue  # the file has several ranks, whose steps are not in order, or a launcher that counts attempts
         own.sort(key=lambda fact: fact.source.offset)
         moved |= _counted(own)
     return [moved.get(id(fact), fact) for fact in facts]
 
 
 def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
-    """Return the facts of later attempts, by the identity of what they replace."""
+    """Return the facts of later attempts, by the id of the facts that they replace."""
     rounds = _rounds(facts)
     counters = _Counters()
     failed = False
@@ -69,9 +69,9 @@ def _counted(facts: Sequence[Fact]) -> dict[int, Fact]:
 
 
 def _rounds(facts: Sequence[Fact]) -> set[int]:
-    """Return the totals of bars that are drawn anew every epoch: they fall back although nothing failed.
+    """Return the totals of progress bars that start again in every epoch: they fall back although nothing failed.
 
-    Of a long log few reports are kept: the last one of a bar, which is full, need not be among them.
+    A full bar cannot be relied on, because only few reports of a long log are kept.
     """
     counters = _Counters()
     failed = False
@@ -88,8 +88,10 @@ def _rounds(facts: Sequence[Fact]) -> set[int]:
 
 
 class _Counters:
-    """The last report of each counter of one program: a bar of an epoch and the number of the step since the start
-    may stand side by side. They are told apart by their totals."""
+    """The last report of each counter of one program, by the total of the counter.
+
+    A program may have several counters, such as a progress bar of the epoch and the step since the start.
+    """
 
     def __init__(self) -> None:
         self._last: dict[int | None, Progress] = {}
@@ -101,9 +103,9 @@ class _Counters:
             self._last[report.total_steps] = report
 
     def falls_back(self, report: Progress) -> bool:
-        """Return whether a step was made before the last one of its counter.
+        """Return whether a step is lower than the last one of its counter.
 
-        A bar that was full, or another epoch: steps are counted anew and the program goes on.
+        After a full progress bar, or in another epoch, a running program counts its steps from the beginning.
         """
         last = self._last.get(report.total_steps, self._before)
         if last is None or last.step is None or report.step is None or last.step == last.total_steps:

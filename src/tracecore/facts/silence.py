@@ -1,11 +1,11 @@
-"""The silence bridge: a node whose streams all stop while its peers go on.
+"""The silence bridge: finds nodes whose streams all stop while their peers go on (`NodeSilence`).
 
-Being quiet is normal: many jobs log from rank 0 alone, and a hang silences everybody for a while. So silence is stated
-only of a job that was making steps and no longer does (a step made without the node's word shows that it is at work
-and merely has nothing to say), and it is measured over the time in which the peers keep talking. A node whose run
-ended, was asked to stop or exited is not silent, and inferred times say nothing about silence.
+Silence is often normal: many jobs log only from rank 0, and a hang silences all nodes for a while. So silence is stated
+only if the job made steps and does not any more (a step without a line of the node shows that the node works and has
+nothing to log). It is measured over the time in which the peers keep writing. A node whose run ended, was asked to stop
+or exited is not silent. Inferred times do not count.
 
-As in the progress bridge, the clock is a watermark, order of arrival does not matter, and one silence has one uid.
+As in the progress bridge, the clock is a watermark, the order of arrival does not matter, and one silence has one uid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 THRESHOLD = 60 * SECOND
 NODES = 65_536
 JOBS = 4_096
-#: The cohort's talk is remembered in pieces of this length, so many of them.
+#: The times in which any node wrote are remembered in pieces of this length, at most `PIECES` of them.
 PIECE = 5 * SECOND
 PIECES = 20_000
 _NEVER = 1 << 63
@@ -48,16 +48,16 @@ class _Cohort:
 
     def __init__(self) -> None:
         self.nodes: OrderedDict[str, _NodeLife] = OrderedDict()
-        #: Last time each attempt made a step, whoever reported it.
+        #: By attempt: the time of its last step, from any node.
         self.steps: dict[int, int] = {}
-        #: First time each attempt made a step.
+        #: By attempt: the time of its first step.
         self.begun: dict[int, int] = {}
-        #: Nodes that were asked to stop or whose process ended, and when; the empty name is the whole job.
+        #: By node: the time when it was asked to stop or its process ended. The empty name is the whole job.
         self.stopped: dict[str, int] = {}
         self.finished = False
-        #: Pieces of time in which any node spoke.
+        #: Pieces of time in which any node wrote.
         self.talk: set[int] = set()
-        #: Whether a fact came that the clock may not have reached when it was looked at.
+        #: A fact came since the last check, or the clock had not reached all facts then.
         self.changed = True
 
 
@@ -65,7 +65,7 @@ class _Course:
     """The course of a job up to a time, prepared once for all of its nodes.
 
     Args:
-        latest: the last word of any node.
+        latest: the time of the last line of any node.
         now: the clock.
         threshold: as in the bridge.
     """
@@ -77,22 +77,22 @@ class _Course:
         self._quiet = threshold // PIECE
         began = sorted((begun, cohort.steps[attempt]) for attempt, begun in cohort.begun.items())
         self._begun = [begun for begun, _ in began]
-        #: The last step of all attempts that had begun by then.
+        #: For each attempt, the time of the last step among it and those that began before.
         self._steps = [*accumulate((step for _, step in began), max)]
 
-    def missed_until(self, time: int) -> int:
-        """Return when the next attempt after this time began; the last word of any node where none did."""
+    def end_of_silence(self, time: int) -> int:
+        """Return when the next attempt after this time began, else the time of the last line of any node."""
         place = bisect_right(self._begun, time)
         return min(self.latest, self._begun[place]) if place < len(self._begun) else self.latest
 
     def last_step(self, time: int) -> int | None:
-        """Return the last step of the attempts that had begun by this time."""
+        """Return the time of the last step of the attempts that had begun by this time."""
         place = bisect_right(self._begun, time)
         return self._steps[place - 1] if place else None
 
     @cached_property
     def resumed(self) -> int:
-        """Return when the talk that goes on until now began, after the last time that everybody was quiet."""
+        """Return the time since which some node kept writing, after the last time when all nodes were silent."""
         began = self.latest // PIECE
         for piece in sorted((p for p in self.cohort.talk if p <= began), reverse=True):
             if began - piece > self._quiet:
@@ -105,16 +105,16 @@ class _Course:
         return sorted(min(node.last, self._now) for node in self.cohort.nodes.values())
 
     def heard_since(self, time: int) -> int:
-        """Return how many nodes were heard at this time or later."""
+        """Return the number of nodes with a line at this time or later."""
         return len(self._heard) - bisect_left(self._heard, time)
 
 
 class SilenceBridge:
-    """Follows when each node was last heard, job by job.
+    """Follows the time of the last line of each node, for each job.
 
     Args:
-        threshold: nanoseconds of silence, measured against the last word of the peers.
-        nodes: nodes followed for each job; beyond it the one heard first is forgotten and counted.
+        threshold: nanoseconds of silence, up to the last line of the peers.
+        nodes: maximum number of nodes to follow for each job. The oldest is forgotten and counted.
     """
 
     def __init__(self, threshold: int = THRESHOLD, nodes: int = NODES) -> None:
@@ -126,7 +126,7 @@ class SilenceBridge:
         self._cohorts: OrderedDict[str, _Cohort] = OrderedDict()
 
     def heard(self, node: str, time: int, source: Source, *, job: str | None = None, attempt: int = 0) -> None:
-        """A stream of this node spoke; readers may call this for lines that make no fact."""
+        """Note that a stream of this node wrote a line. Readers may call this for lines that give no fact."""
         cohort = self._cohort(job)
         known = cohort.nodes.get(node)
         if known is None:
@@ -142,9 +142,9 @@ class SilenceBridge:
             known.last, known.source = max(time, known.last), source
 
     def observe(self, fact: Fact) -> None:
-        """Take a fact in: a sign of life of its node, a step of its job, or the end of either."""
+        """Add a fact: a sign of life of its node, a step of its job, or the end of either."""
         if fact.approximate or isinstance(fact, StepStalled) or (isinstance(fact, Heartbeat) and fact.job is None):
-            # A stall is told about a node, not by it. A node where no job runs can be switched off.
+            # A stall is not stated by the node itself. A node without a job may be switched off.
             return
         cohort = self._cohort(fact.job)
         if isinstance(fact, RunFinished):
@@ -153,7 +153,7 @@ class SilenceBridge:
             cohort.finished = cohort.finished or fact.state == "COMPLETED"
             return
         elif isinstance(fact, ExitStatus):
-            # Seen by the launcher, not said by the node.
+            # The launcher states it, not the node.
             if fact.exit_code is not None and fact.node is not None:
                 _earliest(cohort.stopped, fact.node, fact.time)
             return
@@ -166,17 +166,17 @@ class SilenceBridge:
             self.heard(fact.node, fact.end, fact.source, job=fact.job, attempt=fact.attempt)
 
     def tick(self, now: int) -> list[NodeSilence]:
-        """The silences that began or grew, as known at this time, ordered by (time, uid)."""
+        """Return the silences that began or grew, as known at this time, ordered by (time, uid)."""
         found: list[NodeSilence] = []
         for job, cohort in self._cohorts.items():
             if not cohort.changed or len(cohort.nodes) < 2:
                 continue
             latest = max(node.last for node in cohort.nodes.values())
-            # Silence is measured by the talk of peers: while nobody says anything, nothing new can be said of anybody.
+            # Silence is measured by the lines of peers. While no node writes anything, no silence can begin or grow.
             cohort.changed = latest > now
             latest = min(latest, now)
             if len(cohort.steps) <= 1 and max(cohort.steps.values(), default=0) >= latest - self.threshold // 2:
-                continue  # a job that makes steps misses nobody
+                continue  # a job that makes steps waits for no node
             quiet = [pair for pair in cohort.nodes.items() if latest - pair[1].last >= self.threshold]
             if not quiet or cohort.finished:
                 continue
@@ -186,11 +186,11 @@ class SilenceBridge:
         return found
 
     def _silence(self, job: str, course: _Course, name: str, node: _NodeLife) -> NodeSilence | None:
-        # An attempt that began after the last word began without the node: up to then it was missed.
-        silent = (course.missed_until(node.last) - node.last) // SECOND * SECOND
+        # An attempt that began after the node's last line began without the node, so its silence ends there.
+        silent = (course.end_of_silence(node.last) - node.last) // SECOND * SECOND
         if silent < self.threshold or silent <= node.stated or node.source is None:
             return None
-        # A step made well into the silence, by an attempt that the node was heard in, shows that it is at work.
+        # A step well after the begin of the silence, in an attempt of the node, shows that the node works.
         step = course.last_step(node.last)
         if step is None or step >= node.last + self.threshold // 2:
             return None
@@ -228,7 +228,7 @@ def _earliest(times: dict[str, int], who: str, time: int) -> None:
 
 
 def silences(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[NodeSilence]:
-    """All silences of a recording that ends at `end`."""
+    """Return all silences of a recording that ends at `end`."""
     bridge = SilenceBridge(threshold)
     for fact in facts:
         bridge.observe(fact)

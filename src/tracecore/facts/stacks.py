@@ -1,7 +1,6 @@
-"""Positions of processes in stacks that were printed while they ran: by Python's faulthandler, or by py-spy.
+"""Read the position of a running process from a stack printed by Python's faulthandler or by py-spy.
 
-Both print the innermost frame first. Of several threads the main one counts: faulthandler prints it last, py-spy names
-it.
+Both print the innermost frame first. Only the main thread counts: faulthandler prints it last, py-spy names it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re2
 
 from tracecore.facts.tracebacks import LIBRARIES, Frame, user_code
 
-#: Characters looked at, from the end; a stack of a deep recursion is cut by whoever prints it.
+#: Characters to read, from the end. Printers cut the stack of a deep recursion themselves.
 MAX_CHARS = 65_536
 
 _THREAD = re2.compile(
@@ -22,13 +21,13 @@ _THREAD = re2.compile(
 _FRAME = re2.compile(
     r'(?m)^[ \t]+(?:File "([^"\n]+)", line (\d{1,9}) in ([^\n]+)|([^\s(][^\n(]*) \(([^\n()]+):(\d{1,9})\))[ \t]*$'
 )
-#: py-spy leaves out the folders that Python searches for modules.
+#: First parts of paths that are not user code. py-spy leaves out the folders in which Python searches for modules.
 _PACKAGES = sys.stdlib_module_names.union(
     LIBRARIES, ("pandas", "pyarrow", "fsspec", "s3fs", "urllib3", "requests", "botocore")
 )
 
 
-#: Modules whose functions return when the other ranks have come, too.
+#: Modules whose functions wait for the other ranks.
 _COLLECTIVES = re2.compile(
     r"(?:^|/)(?:torch/distributed/(?:distributed_c10d|_functional_collectives|c10d_logger)|deepspeed/comm/\w+"
     r"|horovod/\w+/(?:mpi_ops|functions)|jax/experimental/multihost_utils|oneccl_bindings_for_pytorch/\w+)\.py$"
@@ -36,11 +35,11 @@ _COLLECTIVES = re2.compile(
 
 
 class Standing(NamedTuple):
-    """Position of a thread.
+    """The position of a thread.
 
     Args:
-        frame: innermost frame in user code; None where there is none.
-        inner: the function it is in, which may be a library's.
+        frame: innermost frame in user code; None if there is none.
+        inner: the innermost function, which may be of a library.
         waits: it is in a collective.
     """
 
@@ -50,7 +49,7 @@ class Standing(NamedTuple):
 
 
 def parse(text: str) -> Standing | None:
-    """Return where the main thread is; None where the text has no stack."""
+    """Return the position of the main thread; None if the text has no stack."""
     text = text[-MAX_CHARS:]
     threads = list(_THREAD.finditer(text))
     if not threads:
@@ -63,7 +62,6 @@ def parse(text: str) -> Standing | None:
     if not frames:
         return None
     own = next((frame for frame in frames if _own(frame.file)), None)
-    # What stands below a collective called it.
     waits = _COLLECTIVES.search(frames[0].file) is not None
     return Standing(own, frames[0].function or "", waits)
 

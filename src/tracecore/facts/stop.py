@@ -1,4 +1,4 @@
-"""Stops that somebody asked for."""
+"""Facts about requested stops."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 
-#: Reasons that say who or what wanted the stop; a bare SIGTERM or interrupt does not.
+#: Reasons that explain the stop. A SIGTERM or interrupt alone does not.
 ASKED = frozenset({"preempted", "time_limit", "cancelled", "drain", "maintenance", "spot"})
 
 
 class PlannedStop(Fact, frozen=True, kw_only=True):
-    """The stop was asked for.
+    """A stop was requested.
 
     Args:
         reason: preempted, time_limit, cancelled, drain, maintenance, spot, sigterm, interrupt, hangup.

@@ -7,7 +7,7 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 
-#: Names of kinds of storage, as a sentence begins with them.
+#: Proper names of kinds of storage, for the beginning of a sentence.
 PROPER = {
     "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
     "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
@@ -16,14 +16,14 @@ PROPER = {
 
 
 class StorageError(Fact, frozen=True, kw_only=True):
-    """Storage failed, or says that it recovered.
+    """Storage failed, or reports that it recovered.
 
     Args:
-        error: the vocabulary of `tracecore.storage.error`.
-        path: the file or mount it speaks of.
+        error: a value of `tracecore.storage.error`.
+        path: the file or mount.
         backend: lustre, nfs, s3 and so on.
         device: block device or server.
-        retried: the line says that the operation is tried again, so it has not failed.
+        retried: the line says that the operation is retried, so it has not failed yet.
     """
 
     kind: ClassVar[str] = "storage_error"
@@ -38,7 +38,7 @@ class StorageError(Fact, frozen=True, kw_only=True):
 
     @property
     def is_of_machine(self) -> bool:
-        """Whether the kernel of a machine said it: the line of a worker names its job, rank or pod."""
+        """Return whether the kernel of a machine reports it. The line of a worker would name its job, rank or pod."""
         return self.job is None and self.rank is None and self.pod is None
 
     def describe(self) -> str:

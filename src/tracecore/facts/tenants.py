@@ -1,8 +1,8 @@
-"""The owner of the job that a fact is about, where several teams share a cluster.
+"""Name jobs with their namespaces, for clusters that several teams share.
 
-Two namespaces may have jobs of the same name, and a pod may say any name. In Kubernetes a job is therefore known by its
-namespace and its name (`team-a/llm-7b`). The namespace is the one of the pod, which the kubelet says, so nothing that a
-pod writes can name the job of another namespace.
+Two namespaces may have jobs of the same name, and a pod may claim any name. So the full name of a job in Kubernetes is
+its namespace and its name (`team-a/llm-7b`). The namespace is that of the pod, which the kubelet reports, so text that
+a pod writes cannot name a job of another namespace.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from tracecore.facts.fact import Fact
 
-#: Names of jobs whose namespaces are remembered.
+#: Maximum number of job names whose namespaces are remembered.
 NAMES: Final = 16_384
-#: Namespaces of one name beyond two: it is ambiguous anyway.
+#: Namespaces to remember for one name. With two the name is already ambiguous.
 _AMBIGUOUS: Final = 2
 
 
@@ -26,7 +26,7 @@ def qualified(job: str, namespace: str | None) -> str:
 
 
 def owned(fact: Fact) -> Fact:
-    """Return the fact with its job named within the namespace of its pod."""
+    """Return the fact with the full name of its job, in the namespace of its pod."""
     if fact.job is None or fact.pod is None:
         return fact
     job = qualified(fact.job, fact.pod.partition("/")[0])
@@ -34,7 +34,7 @@ def owned(fact: Fact) -> Fact:
 
 
 class Tenants:
-    """Names the jobs of facts within their namespaces, also of facts that know no pod (a dump, a heartbeat)."""
+    """Gives facts the full names of their jobs, also facts without a pod (a dump, a heartbeat)."""
 
     def __init__(self) -> None:
         self._namespaces: OrderedDict[str, set[str]] = OrderedDict()
@@ -42,7 +42,7 @@ class Tenants:
     def name(self, fact: Fact) -> Fact:
         """Return the fact with the full name of its job.
 
-        A fact without a pod belongs to the namespace in which a job of this name was seen, where that is only one.
+        A fact without a pod gets the namespace in which a job of this name was seen, if there is only one.
         """
         job = fact.job
         if job is None:

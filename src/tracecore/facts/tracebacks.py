@@ -1,8 +1,8 @@
-"""The structure of a printed Python traceback: type, message, the frame in user code, where it came from.
+"""Parse printed Python tracebacks: type, message, frame in user code, origin.
 
-Reads what processes print: prefixed by rank, chained, carried over from worker processes, in exception groups, with
-the caret of a SyntaxError, indented in a launcher's table. Bounded: of a very long text the end is read, where the
-outermost exception is.
+Lines may have a prefix with the rank or be indented in a launcher's table. Exceptions may be chained, repeated from
+worker processes, in exception groups, or a SyntaxError with a caret. Only the end of a very long text is read, because
+the outermost exception is there.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re2
 
 from tracecore.signals.logs.multiline import announces
 
-#: Characters and lines looked at, from the end.
+#: Maximum number of characters and lines to read, from the end.
 MAX_CHARS = 262_144
 MAX_LINES = 5_000
 MAX_BLOCKS = 64
 MAX_FRAMES = 1000
 MESSAGE_LINES = 20
 MESSAGE_CHARS = 2048
-#: Longer lines are read anew each time.
+#: Longer lines are not cached.
 MAX_REMEMBERED = 512
 
 HEADER = "Traceback (most recent call last):"
@@ -32,18 +32,18 @@ _CHAINED = (
 _ANSI = re2.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}?))?\s*$')
 _EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*(?:\(\w+\))?)(?::(?:\s(.*))?)?$")
-#: What Ray raises for a task that raised: the traceback of the task, perhaps through others, stands below it.
+#: Ray raises this for a task that raised. The traceback of the task is below it.
 _CARRIES = "RayTaskError("
 _ORIGIN = re2.compile(r"^ \(RANK (\d{1,7})\)\s*$")
 _GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
-#: Lines of a logger that follow a message without an empty line between.
+#: Beginnings of logger lines, which end a message even without an empty line before them.
 _LOGGED = re2.compile(
     r"^(?:\[?[IWEF][0-9]{4} |\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}|\[rank[0-9]+\]:"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ])"
 )
 _RANK = re2.compile(r"^\[(?:rank|default)?[0-9]{1,9}\]:\s?")
 _LOADER = re2.compile(r"in DataLoader worker process (\d{1,9})")
-#: Names of folders that belong to a library, at any place in a path.
+#: Names of folders that belong to a library.
 LIBRARIES = (
     "torch", "torchvision", "torchaudio", "transformers", "accelerate", "deepspeed", "datasets", "lightning",
     "pytorch_lightning", "lightning_fabric", "ray", "apex", "flash_attn", "transformer_engine", "triton", "numpy",
@@ -56,7 +56,7 @@ _INSTALLED = re2.compile(
 
 
 class Frame(NamedTuple):
-    """A place in the code; `function` is None where Python prints none (a SyntaxError)."""
+    """A place in the code; `function` is None if Python prints none (a SyntaxError)."""
 
     file: str
     line: int
@@ -67,13 +67,13 @@ class ParsedTraceback(NamedTuple):
     """The content of a traceback.
 
     Args:
-        type: of the outermost exception, as printed.
-        message: its message, empty where it has none.
-        frame: innermost frame in user code, preferring where the error was first raised in another process.
-        root_type: first raised exception, where it is another than the outermost.
+        type: type of the outermost exception, as printed.
+        message: its message, empty if it has none.
+        frame: innermost frame in user code, preferably of the process that raised the exception first.
+        root_type: type of the first exception, if it is not the outermost.
         root_message: its message.
-        origin: the rank in which it was raised, where another one tells of it (torch.distributed.checkpoint).
-        caught: the stack begins in a function of user code, not where a program, a thread or a library begins.
+        origin: the rank that raised it, if another rank repeats it (torch.distributed.checkpoint).
+        caught: the stack begins in a function of user code, not at the start of a program, thread or library.
     """
 
     type: str
@@ -99,24 +99,24 @@ class _Block:
         self.open = True
 
 
-def _sound(text: str) -> str:
-    """The text without halves of surrogate pairs, which bytes that are no UTF-8 may have left behind."""
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which come from bytes that are not UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def user_code(file: str) -> bool:
-    """The file belongs to whoever trains, not to Python or an installed package."""
-    return not _INSTALLED.search(_sound(file).replace("\\", "/"))
+    """Return whether a file is user code, and not of Python or an installed package."""
+    return not _INSTALLED.search(_without_surrogates(file).replace("\\", "/"))
 
 
 def loader_worker(message: str) -> int | None:
-    """The number of the DataLoader worker process an exception was carried over from."""
-    match = _LOADER.search(_sound(message[:MESSAGE_CHARS]))
+    """Return the number of the DataLoader worker process that raised an exception."""
+    match = _LOADER.search(_without_surrogates(message[:MESSAGE_CHARS]))
     return int(match.group(1)) if match else None
 
 
 def parse(text: str) -> ParsedTraceback | None:
-    """Return what the traceback says; None where the text has no exception line."""
+    """Return the content of the traceback; None if the text has no exception line."""
     blocks = [block for block in _blocks(text) if block.type is not None]
     if not blocks:
         return None
@@ -138,7 +138,7 @@ def parse(text: str) -> ParsedTraceback | None:
 
 
 def _begins_in_a_function(block: _Block) -> bool:
-    """Return whether the outermost frame is a function of user code, which only a handler's traceback has there."""
+    """Return whether the outermost frame is a function of user code, which is so only if a handler printed it."""
     if not 0 < len(block.frames) < MAX_FRAMES:
         return False
     first = block.frames[0]
@@ -146,7 +146,7 @@ def _begins_in_a_function(block: _Block) -> bool:
 
 
 def _chain(blocks: list[_Block], outer: _Block) -> list[_Block]:
-    """The exception and those it came from, the first raised last."""
+    """Return the exception and those that caused it, the first raised last."""
     place = blocks.index(outer)
     chain = [outer]
     while place > 0 and blocks[place].chained:
@@ -164,8 +164,8 @@ def _user_frame(block: _Block) -> Frame | None:
 
 
 def _blocks(text: str) -> list[_Block]:
-    """Every traceback of the text, each with its frames and its exception line."""
-    lines = _sound(text[-MAX_CHARS:]).splitlines()[-MAX_LINES:]
+    """Return all tracebacks of the text, each with its frames and its exception line."""
+    lines = _without_surrogates(text[-MAX_CHARS:]).splitlines()[-MAX_LINES:]
     blocks: list[_Block] = []
     block: _Block | None = None
     grouped = chained = sub = False
@@ -190,14 +190,14 @@ def _blocks(text: str) -> list[_Block]:
             chained, block = True, None
             continue
         if grouped and _GROUP_RULE.match(line):
-            # Below a rule stand the exceptions of the group, some without a traceback of their own.
+            # Below a rule are the exceptions of the group, some without a traceback.
             sub = True
             block = _Block(line[: line.find("+")] + "| ", inner=True, chained=False)
             if len(blocks) < MAX_BLOCKS:
                 blocks.append(block)
             continue
         if block is None:
-            # A lone exception line, as a recipe hands over when the traceback itself was lost.
+            # A text of one exception line, which a recipe gives if the traceback was lost.
             if not blocks and len(lines) == 1 and (match := _EXCEPTION.match(_RANK.sub("", line))):
                 block = _Block("", inner=False, chained=False)
                 blocks.append(block)
@@ -210,8 +210,8 @@ def _blocks(text: str) -> list[_Block]:
     return blocks
 
 
-def _framed(line: str) -> tuple[str, str, str, str | None] | None:
-    """Return the parts of a line that names a frame; the same few come again with every traceback of a program."""
+def _frame_parts(line: str) -> tuple[str, str, str, str | None] | None:
+    """Return the parts of a line that names a frame. They are cached, because tracebacks of a program repeat them."""
     return _parts(line) if len(line) <= MAX_REMEMBERED else _parts.__wrapped__(line)
 
 
@@ -222,8 +222,8 @@ def _parts(line: str) -> tuple[str, str, str, str | None] | None:
 
 
 def _read(block: _Block, line: str) -> None:
-    """One line after a header: a frame, source text, the exception line, or the rest of its message."""
-    place = _framed(line) if block.type is None else None
+    """Read a line after a header: a frame, source text, the exception line, or the rest of its message."""
+    place = _frame_parts(line) if block.type is None else None
     if place is not None:
         before, file, number, function = place
         if not block.frames and before.endswith("  "):
@@ -240,18 +240,18 @@ def _read(block: _Block, line: str) -> None:
         match = _EXCEPTION.match(content.rstrip())
         if match is not None and not (block.inner and _CARRIES in match.group(1)):
             _end(block, match)
-    elif len(block.message) < MESSAGE_LINES and (block.open or _goes_on(block, content)):
+    elif len(block.message) < MESSAGE_LINES and (block.open or _continues(block, content)):
         block.open = True
         if not content.strip() and announces(block.message[-1].encode()):
-            return  # the reason stands below an empty line
+            return  # the reason is below an empty line
         if content.strip() in ("", '"""') or _LOGGED.match(content):
             block.open = False
         else:
             block.message.append(content.rstrip())
 
 
-def _goes_on(block: _Block, line: str) -> bool:
-    """Whether a message that an empty line seemed to end goes on with this line, which says where the reason stands."""
+def _continues(block: _Block, line: str) -> bool:
+    """Return whether a message goes on with this line after an empty line, because it announces the reason."""
     return announces(line.encode()) and announces(block.message[0].encode())
 
 

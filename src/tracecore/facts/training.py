@@ -9,13 +9,13 @@ from tracecore.facts.wording import SECOND, seconds, sentence
 
 
 class Progress(Fact, frozen=True, kw_only=True):
-    """A progress line. A value the line does not have, or that is not finite, is None.
+    """A progress line. Values that the line does not have, or that are not finite, are None.
 
     Args:
         phase: train, eval, checkpoint or init.
         iter_time_s: seconds of the step.
-        data_time_s: of which waiting for data.
-        pid: the process, where the line names it.
+        data_time_s: seconds of the step spent waiting for data.
+        pid: the process, if the line names it.
     """
 
     kind: ClassVar[str] = "training_progress"
@@ -47,14 +47,14 @@ class Progress(Fact, frozen=True, kw_only=True):
 
 
 class StepStalled(Fact, frozen=True, kw_only=True):
-    """The step has not advanced. As a stall grows it is stated again under the same uid with a later `last_time`.
+    """The step has not advanced. A stall that grows is stated again under the same uid with a later `last_time`.
 
-    `time` is when the stall was first stated, `since` when the last progress was seen.
+    `time` is when the stall was first stated, `since` is the time of the last progress.
 
     Args:
         no_progress_s: seconds without progress, up to `end`.
         step: the last step reached.
-        phase: what the run was doing; None when not known.
+        phase: the phase of the run; None if not known.
     """
 
     kind: ClassVar[str] = "training_step_stall"
@@ -66,7 +66,7 @@ class StepStalled(Fact, frozen=True, kw_only=True):
 
     @property
     def since(self) -> int:
-        """Nanoseconds since the epoch of the last progress."""
+        """Return the time of the last progress in nanoseconds since the epoch."""
         return self.end - int(self.no_progress_s * SECOND)
 
     def describe(self) -> str:
@@ -103,8 +103,8 @@ class NonFinite(Fact, frozen=True, kw_only=True):
 
     Args:
         what: loss, grad_norm, gradient, activation or parameter.
-        explicit: the program itself stopped or warned because of it, rather than printing the value in a report.
-        phase: train, eval …; None when not known.
+        explicit: the program stopped or warned because of it, and did not only print the value in a report.
+        phase: train, eval …; None if not known.
     """
 
     kind: ClassVar[str] = "non_finite"
@@ -121,16 +121,16 @@ class NonFinite(Fact, frozen=True, kw_only=True):
 
 
 class EvalAccuracy(Fact, frozen=True, kw_only=True):
-    """Accuracy of an evaluation beside its baseline.
+    """The accuracy of an evaluation, with its baseline.
 
     Args:
-        checksum: of the evaluation set.
+        checksum: checksum of the evaluation set.
         checkpoint_step: step of the evaluated checkpoint.
-        baseline_checksum: of the set that the baseline was measured on.
-        baseline_step: step of the checkpoint that the baseline was measured on.
+        baseline_checksum: checksum of the set on which the baseline was measured.
+        baseline_step: step of the checkpoint on which the baseline was measured.
         job_start: nanoseconds since the epoch.
         job_end: nanoseconds since the epoch.
-        compared: a program evaluates one checkpoint on several machines, of which this is one.
+        compared: a program evaluates one checkpoint on several machines, and this is one of them.
     """
 
     kind: ClassVar[str] = "eval_accuracy"
@@ -152,7 +152,7 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
 
 
 class RunFinished(Fact, frozen=True, kw_only=True):
-    """The program says that the run is complete."""
+    """The program reports that the run is complete."""
 
     kind: ClassVar[str] = "run_finished"
     layer: ClassVar[str] = "stdout"
@@ -165,14 +165,14 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
 
 class SlowRanks(Fact, frozen=True, kw_only=True):
-    """A report of a detector of slow ranks that runs beside the training.
+    """A report about slow ranks, from an external detector or from the program.
 
     Args:
-        reporter: whose report it is.
-        slow: the ranks that it names; empty where it finds none.
-        ratio: how many times as long as the fastest the slowest takes, where it says so.
-        machine: the machine of the rank, where it names one.
-        each: it is about one step, and a detector would have looked at several.
+        reporter: the name of the detector.
+        slow: the ranks that it names; empty if it finds none.
+        ratio: the time of the slowest rank divided by that of the fastest, if given.
+        machine: the machine of the rank, if given.
+        each: the report is about one step only. A detector looks at several steps.
     """
 
     kind: ClassVar[str] = "slow_ranks"

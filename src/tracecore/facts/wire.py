@@ -1,8 +1,7 @@
-"""Facts as OTLP log records, so that any OTLP transport carries them (docs/facts.md).
+"""Convert facts to OTLP log records and back, so that any OTLP transport can carry them (docs/facts.md).
 
-A record says what the fact is in plain attributes for whoever routes or searches it, and its fields in one JSON
-attribute for whoever reads it back. Whom it is about is said by the resource, which the sending agent sets, and nowhere
-else: text in a log cannot speak for another job.
+A record has plain attributes for routing and search, and all fields of the fact in one JSON attribute. Node, pod and
+job are only in the resource, which the sending agent sets, so text in a log cannot claim another job.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
 from tracecore.signals.redaction import redacted
 
-#: Raised when a reader of the version before could misread a fact. New kinds and new optional fields do not raise it.
+#: Increase it when an older reader could misread a fact. New kinds and new optional fields need no increase.
 VERSION: Final = 1
 EVENT: Final = "tracecore.fact"
 SCOPE: Final = "tracecore.facts"
-#: Bounds of one fact on the wire.
+#: Maximum number of characters of the JSON of one fact.
 MAX_FACT: Final = 64 << 10
 
 _KIND, _UID = "tracecore.fact.kind", "tracecore.fact.uid"
 _JSON, _LINES = "tracecore.fact.json", "tracecore.fact.lines"
 _JOB, _RANK, _GPU = "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id"
 _PATH: Final = "log.file.path"
-#: Fields of a fact that the record or its resource has.
-_ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu", "source"})
+#: Fields of a fact that are in the record or its resource, not in the JSON.
+_IN_RECORD: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu", "source"})
 #: Fields of a progress report that no pattern reads.
 _UNSENT: Final = frozenset({"learning_rate", "total_steps"})
-#: The path of a source that is no file.
+#: The path of a source that is not a file.
 _NO_FILE: Final = "otlp"
-#: Kinds that come all the time; they travel without their sentence, uid and lines.
+#: Kinds that are sent all the time. They are sent without their sentence, uid and lines.
 FREQUENT: Final = frozenset({Progress, Heartbeat})
 _I31, _I53, _I63 = 1 << 31, 1 << 53, 1 << 63
 _ENCODER: Final = msgspec.json.Encoder()
@@ -49,13 +48,13 @@ _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class ReceivedFacts(msgspec.Struct):
-    """The facts of a payload, and what could not be used.
+    """The facts of a payload, and the records that could not be used.
 
     Args:
         facts: in the order of the records.
-        lines: by uid of the fact, the lines it rests on.
-        skipped: how many records were not used, by reason.
-        others: whether the payload has records that are no facts.
+        lines: the quoted lines of each fact, by its uid.
+        skipped: number of records that were not used, by reason.
+        others: the payload has records that are not facts.
     """
 
     facts: list[Fact]
@@ -65,7 +64,7 @@ class ReceivedFacts(msgspec.Struct):
 
 
 def uid(fact: Fact) -> str:
-    """Name this fact the same way whenever and wherever it is sent: by origin, type and place."""
+    """Return an id of a fact that is the same whenever and wherever it is sent: from node, type, source and time."""
     name = "\x00".join((fact.node or "", type(fact).__name__, fact.uid, str(fact.time)))
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -79,9 +78,9 @@ def payload(
     """Return an OTLP logs payload with one record for each fact.
 
     Args:
-        now: when they are sent.
-        lines: the quoted lines a fact rests on; the first few are sent, each cut where it is too long.
-        redact: applied to all text before it leaves.
+        now: the time of sending.
+        lines: returns the quoted lines of a fact. The first few are sent, cut to a maximum length.
+        redact: applied to all text before it is sent.
     """
     by_resource: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
     for fact in facts:
@@ -112,9 +111,9 @@ def _resource(fact: Fact) -> dict[str, Any]:
 
 
 def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], str] | None) -> dict[str, Any]:
-    # Reports of progress are most of what is sent, and nobody reads them one by one: they carry only what is needed.
+    # Most sent facts are progress reports, which nobody reads one by one, so they have only the necessary fields.
     frequent = type(fact) in FREQUENT
-    unsent = _ELSEWHERE | _UNSENT if frequent else _ELSEWHERE
+    unsent = _IN_RECORD | _UNSENT if frequent else _IN_RECORD
     own = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in unsent}
     said = "" if frequent else fact.describe()
     if redact is not None:
@@ -138,9 +137,9 @@ def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], 
 
 
 def _place(fact: Fact, *, frequent: bool) -> dict[str, Any]:
-    """Return where a fact was read, without its file, which the resource names.
+    """Return the source of a fact without its file, which is in the resource.
 
-    The name of a live record is made of its time and a number; the number alone is sent.
+    The name of a live record is made from its time and a number. Only the number is sent.
     """
     source = fact.source
     found: dict[str, Any] = {}
@@ -156,12 +155,12 @@ def _place(fact: Fact, *, frequent: bool) -> dict[str, Any]:
 
 
 def _numbered(time: int, number: int | str) -> str:
-    """Return the name of a live record; `Records._source` gives it."""
+    """Return the name of a live record, as `Records._source` makes it."""
     return f"record:{time:019d}-{number:09d}" if isinstance(number, int) else f"record:{time:019d}-{number}"
 
 
 def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """Plain values with every string but the field names redacted."""
+    """Return plain values with every string redacted, except field names."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -170,14 +169,14 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
 
 
 def is_fact(record: Mapping[str, Any]) -> bool:
-    """Whether a log record says that it is a fact."""
+    """Return whether a log record is a fact."""
     return _KIND in (record.get("attributes") or ())
 
 
 def read(logs: Mapping[str, Any]) -> ReceivedFacts:
     """Return the facts of an OTLP logs payload.
 
-    What cannot be used is counted by reason and never fatal: `newer_version`, `unknown_kind`, `too_large`,
+    Records that cannot be used are counted by reason and never fatal: `newer_version`, `unknown_kind`, `too_large`,
     `malformed`.
     """
     found = ReceivedFacts([], {}, Counter())
@@ -200,13 +199,13 @@ def read(logs: Mapping[str, Any]) -> ReceivedFacts:
 
 
 def _version(scope: Mapping[str, Any]) -> int | None:
-    """Return the version that a scope names; None where it names none."""
+    """Return the version that a scope names; None if it names none."""
     text = scope.get("version")
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 8 else None
 
 
 def _fact(record: Mapping[str, Any], whose: Mapping[str, Any], version: int | None) -> Fact | str:
-    """Return the fact, or why there is none."""
+    """Return the fact, or the reason why there is none."""
     attributes = record["attributes"]
     kind, data = attributes.get(_KIND), attributes.get(_JSON)
     if version is None or not isinstance(kind, str) or not isinstance(data, str):
@@ -221,7 +220,7 @@ def _fact(record: Mapping[str, Any], whose: Mapping[str, Any], version: int | No
         fields = _DECODER.decode(data)
         identity = _identity(attributes, whose)
         identity["source"] = _source(fields.get("source"), whose, record.get("time_unix_nano"))
-        # Fields that a newer sender knows are passed over.
+        # Unknown fields of a newer sender are ignored.
         fact = msgspec.convert({**fields, **identity, "time": record.get("time_unix_nano")}, BY_NAME[kind])
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return "malformed"
@@ -229,27 +228,27 @@ def _fact(record: Mapping[str, Any], whose: Mapping[str, Any], version: int | No
 
 
 def _is_sane(fact: Fact) -> bool:
-    """Tell whether the numbers of a fact are such that an agent can have sent them."""
+    """Return whether the numbers of a fact are within the bounds that an agent keeps."""
     if not 0 < fact.time < _I63 or not (fact.last_time is None or fact.time <= fact.last_time < _I63):
         return False
     if not (fact.rank is None or 0 <= fact.rank < _I31) or not 0 <= fact.attempt < _I31 or not 0 < fact.count < _I53:
         return False
-    return all(_is_small(value) for value in (*msgspec.structs.astuple(fact), *msgspec.structs.astuple(fact.source)))
+    return all(_fits(value) for value in (*msgspec.structs.astuple(fact), *msgspec.structs.astuple(fact.source)))
 
 
-def _is_small(value: object) -> bool:
-    """Tell whether every number in a value is finite and fits into 64 bits."""
+def _fits(value: object) -> bool:
+    """Return whether every number in a value is finite and fits into 64 bits."""
     if isinstance(value, int):
         return -_I63 <= value < _I63
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, dict):
-        return all(_is_small(held) for held in (*value, *value.values()))
-    return all(map(_is_small, value)) if isinstance(value, list | tuple | set | frozenset) else True
+        return all(_fits(held) for held in (*value, *value.values()))
+    return all(map(_fits, value)) if isinstance(value, list | tuple | set | frozenset) else True
 
 
 def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[str, Any]:
-    """Read whom a fact is about from what its sender says of itself, never from its text."""
+    """Return the identity of a fact. Node, pod and job come from the resource of the sender, never from a text."""
     pod = _name(whose.get("k8s.pod.name"))
     return {
         "fact": BY_NAME[attributes[_KIND]].__name__,
@@ -262,7 +261,7 @@ def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[s
 
 
 def _source(place: object, whose: Mapping[str, Any], time: object) -> dict[str, Any]:
-    """Return the source of a fact as its fields."""
+    """Return the fields of the source of a fact."""
     found: dict[str, Any] = dict(place) if isinstance(place, dict) else {}
     found["path"] = _name(whose.get(_PATH)) or _NO_FILE
     number = found.pop("record", None)
@@ -272,9 +271,9 @@ def _source(place: object, whose: Mapping[str, Any], time: object) -> dict[str, 
 
 
 def _placed(fact: Fact) -> Fact:
-    """The fact with a source that names the node it was read on."""
+    """Return the fact with a source that includes the node where it was read."""
     source, node = fact.source, fact.node
-    # What the API server says is known by the API's own uid, whoever hears it. All else is counted by each agent.
+    # Facts from the Kubernetes API have the same uid in all agents. All other sources are unique only in one agent.
     if node is None or fact.layer == "kubernetes" or source.path.startswith(f"{node}:"):
         return fact
     ident = f"{node}:{source.ident}" if source.ident else ""

@@ -1,4 +1,4 @@
-"""The small phrases that fact descriptions are made of: units, quotations, places."""
+"""The phrases of which descriptions of facts are made: units, quotations, places."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 QUOTE = 300
-#: Characters of a message in which its reason is looked for.
+#: Maximum number of characters of a message to search for its reason.
 MESSAGE = 4096
-#: How a line ends that announces the next.
+#: Ends of lines that announce the next line.
 ANNOUNCES = (":", "...", "{", "(")
-#: How a line ends that needs no colon before what follows it.
+#: Ends of texts that need no colon after them.
 _STOPS: Final = (*ANNOUNCES, ".", "!", ")", ">", "…")
 _REASONS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text("utf-8"))
 _TELLS: Final = tuple(re2.compile(expression) for expression in _REASONS["tells"])
@@ -28,7 +28,7 @@ _NAME: Final = re2.compile(_REASONS["name"])
 
 
 def seconds(value: float) -> str:
-    """`95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
+    """Format a duration: `95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
     if value < 120:
         return f"{value:.0f} s" if value == int(value) else f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
@@ -42,7 +42,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """`512 B`, `20.00 GiB`."""
+    """Format a number of bytes: `512 B`, `20.00 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
             break
@@ -51,12 +51,12 @@ def size(value: float) -> str:
 
 
 def counted(count: int, what: str, several: str = "") -> str:
-    """`1 file`, `2 files`, `12,000 entries`: a number with its noun, the plural with an s unless it is given."""
+    """Format a number with its noun: `1 file`, `2 files`, `12,000 entries`. The plural has an s unless it is given."""
     return f"{count:,} {what if count == 1 else several or f'{what}s'}"
 
 
 def quote(text: str, limit: int = QUOTE) -> str:
-    """The text on one line, shortened where it is long; of a very long one the beginning and the end."""
+    """Return the text on one line, cut if it is long; of a very long text the beginning and the end."""
     if len(text) > 4 * limit:
         half = limit // 2
         return f"{' '.join(text[:half].split())} … {' '.join(text[-half:].split())}"
@@ -65,9 +65,9 @@ def quote(text: str, limit: int = QUOTE) -> str:
 
 
 def reason(message: str, limit: int = 160) -> str:
-    """The line of a message that says why: the first, and the one below it that tells more, where there is one.
+    """Return the reason in a message: the first line, and the line below it that tells more, if there is one.
 
-    `Error(s) in loading state_dict for Net:` is followed by what is wrong with it; see `reasons.toml`.
+    For example, the line `Error(s) in loading state_dict for Net:` is followed by the reason. See `reasons.toml`.
     """
     parts = [part for part in message[:MESSAGE].splitlines() if part.strip()]
     lines = [part.strip() for part in parts]
@@ -88,7 +88,7 @@ def _indent(line: str) -> int:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text on one line; of a long one the beginning and the end, where the reason often stands."""
+    """Return the text on one line; of a long text the beginning and the end, which often has the reason."""
     line = " ".join(text.split())
     if len(line) <= limit:
         return line
@@ -97,7 +97,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def _telling(lines: list[str]) -> int:
-    """Return which line of a message of several tells most."""
+    """Return the index of the line of a message that tells most."""
     for tells in _TELLS:
         for place, line in enumerate(lines[1:], 1):
             if tells.search(line):
@@ -110,7 +110,7 @@ def _telling(lines: list[str]) -> int:
 
 
 def _said(line: str) -> str:
-    """Return what a telling line says, without the name of its field."""
+    """Return the text of the line that tells most, without the name of its field."""
     for tells in _TELLS:
         if (match := tells.search(line)) is not None and (said := match.groupdict().get("said")):
             return str(said)
@@ -118,7 +118,7 @@ def _said(line: str) -> str:
 
 
 def place(fact: Fact) -> str:
-    """` on GPU … of node …, rank 3 of pod …`: what is known of where, with a leading space, or nothing."""
+    """Return the known place with a leading space, ` on GPU … of node-7 for rank 3 in team/pod`, or nothing."""
     parts: list[str] = []
     if fact.gpu is not None:
         parts.append(f"on GPU {fact.gpu}")
@@ -132,15 +132,15 @@ def place(fact: Fact) -> str:
 
 
 def repeats(fact: Fact) -> str:
-    """` (800000 times in 12 min)` where a fact stands for more than one statement."""
+    """Return ` (800000 times in 12 min)` for a fact that stands for several statements, else nothing."""
     if fact.count == 1:
         return ""
     lasted = (fact.end - fact.time) / SECOND
-    # Lines without times of their own say how often, not how fast.
+    # Lines without their own times have a count but no duration.
     return f" ({fact.count} times)" if lasted < 0.001 else f" ({fact.count} times in {seconds(lasted)})"
 
 
 def sentence(fact: Fact, what: str, detail: str | None = None) -> str:
-    """One sentence: what, where, how often, and the quoted detail."""
+    """Return one sentence: what, where, how often, and the quoted detail."""
     tail = f": {quote(detail)}" if detail else ""
     return f"{what}{place(fact)}{repeats(fact)}{tail}"

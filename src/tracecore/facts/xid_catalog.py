@@ -1,7 +1,7 @@
-"""Catalogue of NVIDIA's Xids and SXids: what they mean and what to do first.
+"""Catalogue of NVIDIA's Xids and SXids: their meaning and the first action.
 
-The data is `recipes/xid.json`: codes, mnemonics and action buckets are NVIDIA's, the short names are ours. Where
-another operator's catalogue recommends something else, `other_action` says what; NVIDIA's action is the one to follow.
+The data is in `recipes/xid.json`. Codes, mnemonics and actions are NVIDIA's; the short names are ours. `other_action`
+has the action of another operator's catalogue if it differs. Follow NVIDIA's action.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 Fault: TypeAlias = Literal["application", "gpu", "memory", "link", "engine", "driver", "follow_up", "none", "unused"]
 Severity: TypeAlias = Literal["nonfatal", "link_fatal", "fatal"]
 
-#: Plain words for the action buckets; a bucket without words here is one NVIDIA explains by another Xid.
+#: Plain words for NVIDIA's actions. NVIDIA explains actions without words here by another Xid.
 ACTIONS: dict[str, str] = {
     "RESTART_APP": "restart the job; the GPU needs no reset",
     "RESET_GPU": "drain the node's jobs from this GPU and reset it",
@@ -36,7 +36,7 @@ ACTIONS: dict[str, str] = {
 }
 
 #: Xids that are usually the program's own fault: illegal instruction or access, page fault, channel reset or removed,
-#: and bad commands to the GPU, whose library a program chose.
+#: and bad commands to the GPU from a library that the program uses.
 APPLICATION = frozenset({11, 13, 25, 31, 32, 43, 45, 69, 80})
 
 _SEVERITY_ORDER: dict[Severity, int] = {"nonfatal": 0, "link_fatal": 1, "fatal": 2}
@@ -47,15 +47,15 @@ class XidEntry(msgspec.Struct, frozen=True):
     """One Xid.
 
     Args:
-        code: the number the driver prints.
+        code: the number that the driver prints.
         mnemonic: NVIDIA's name for it.
-        name: what it says, in a few words.
-        fault: whose it usually is. `application`: the program's own; `gpu`, `memory`, `link`: hardware or its
-            firmware; `engine`: an engine exception that either may cause; `driver`: driver or its configuration;
-            `follow_up`: speaks about another Xid; `none`: informs only; `unused`: not raised by current products.
-        action: NVIDIA's bucket for what to do now; None where the catalogue has none yet.
-        investigate: NVIDIA's bucket for finding out why.
-        other_action: what another operator's catalogue recommends where it differs.
+        name: its meaning in a few words.
+        fault: the usual cause. `application`: the program; `gpu`, `memory`, `link`: hardware or its firmware;
+            `engine`: an engine exception, caused by either; `driver`: driver or its configuration; `follow_up`: about
+            another Xid; `none`: information only; `unused`: not raised by current products.
+        action: NVIDIA's immediate action; None if the catalogue has none yet.
+        investigate: NVIDIA's action to find the reason.
+        other_action: the action of another operator's catalogue, if it differs.
     """
 
     code: int
@@ -68,27 +68,27 @@ class XidEntry(msgspec.Struct, frozen=True):
 
     @property
     def hardware(self) -> bool:
-        """The GPU, its memory, its links or their firmware failed."""
+        """Return whether the GPU, its memory, its links or their firmware failed."""
         return self.fault in ("gpu", "memory", "link")
 
     @property
     def advice(self) -> str:
-        """The action in plain words."""
+        """Return the action in plain words."""
         return ACTIONS.get(self.action or "", "contact the hardware vendor's support")
 
 
 class NvlinkEntry(msgspec.Struct, frozen=True):
-    """One row of the decode of Xids 144–150: a unit's interrupt with one error status.
+    """One row of the table that decodes Xids 144–150: an interrupt of a unit with one error status.
 
     Args:
         code: the Xid.
-        unit: the unit's name before and since driver R575, separated by `/` where they differ.
-        v1: mask and value of the line's first word before driver R575.
+        unit: the name of the unit before and since driver R575, separated by `/` if they differ.
+        v1: mask and value of the first word of the line before driver R575.
         v2: the same since R575.
         status: values of the second word; None for any.
-        action: NVIDIA's bucket for what to do now.
-        investigate: NVIDIA's bucket for finding out why.
-        severity: whether the link or the whole GPU is lost until reset.
+        action: NVIDIA's immediate action.
+        investigate: NVIDIA's action to find the reason.
+        severity: the link (`link_fatal`) or the whole GPU (`fatal`) is lost until reset.
     """
 
     code: int
@@ -102,7 +102,7 @@ class NvlinkEntry(msgspec.Struct, frozen=True):
 
 
 class SxidEntry(msgspec.Struct, frozen=True):
-    """One SXid (NVSwitch error); `fatal` says whether it ends the jobs on the fabric."""
+    """One SXid (an NVSwitch error); `fatal` says whether it ends the jobs on the fabric."""
 
     code: int
     name: str
@@ -117,7 +117,7 @@ class _Catalog(msgspec.Struct, frozen=True):
 
 @cache
 def _catalog() -> _Catalog:
-    from importlib import resources  # slow to load, and most runs have no Xid
+    from importlib import resources  # slow to import, and most runs have no Xid
 
     data = resources.files("tracecore.recipes").joinpath("xid.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalog)
@@ -134,27 +134,25 @@ def _sxids() -> dict[int, SxidEntry]:
 
 
 def entry(code: int) -> XidEntry | None:
-    """The catalogue's entry for an Xid; None for a code it does not have."""
+    """Return the entry for an Xid; None for an unknown code."""
     return _xids().get(code)
 
 
 def sxid_entry(code: int) -> SxidEntry | None:
-    """The catalogue's entry for an SXid; None for a code it does not have."""
+    """Return the entry for an SXid; None for an unknown code."""
     return _sxids().get(code)
 
 
 def nvlink_entry(code: int, unit: str, intr_info: int, error_status: int) -> NvlinkEntry | None:
-    """The decode row of an Xid 144–150.
+    """Return the row that decodes an Xid 144–150.
+
+    If several bits of a status word are set, return the most severe of their rows. Return None if there is no row.
 
     Args:
         code: the Xid.
         unit: the unit as printed (`NETIR_LINK_EVT`).
-        intr_info: the first word in the line's parentheses.
+        intr_info: the first word in the parentheses of the line.
         error_status: the second word.
-
-    Returns:
-        The row; where several bits of a status word are set, the most severe of their rows; None when the
-        catalogue has no row for it.
     """
     rows = [
         row

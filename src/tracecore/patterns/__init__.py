@@ -1,7 +1,7 @@
-"""The catalogue: one folder for each pattern, and the order in which they are looked for.
+"""The catalogue of patterns, in their order; each pattern is one folder.
 
-Adding one is a folder and one line here (see docs/adding-a-pattern.md). A package of somebody else's adds its own by
-the entry point group `tracecore.patterns`.
+To add one, write a folder and add one line here (see docs/adding-a-pattern.md). Other packages add patterns through the
+entry point group `tracecore.patterns`.
 """
 
 from __future__ import annotations
@@ -70,21 +70,21 @@ ENTRY_POINTS = "tracecore.patterns"
 
 @cache
 def third_party() -> tuple[type[Pattern[Any]], ...]:
-    """Patterns that installed packages offer, by name."""
+    """Return the patterns that installed packages offer, by name."""
     return tuple(plugins(ENTRY_POINTS, Pattern, subclasses=True))
 
 
 def types() -> tuple[type[Pattern[Any]], ...]:
-    """Every pattern there is: ours in order, then those of installed packages."""
+    """Return all patterns: ours in order, then those of installed packages."""
     return PATTERNS + third_party()
 
 
 def catalogue(settings: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Pattern[Any], ...]:
-    """Every pattern, ready for an engine.
+    """Return an instance of every enabled pattern, for an engine.
 
     Args:
-        settings: by pattern name, as read from a configuration file; `{"hbm_ecc": {"window": "10m"}}`. The setting
-            `enabled: false` leaves a pattern out.
+        settings: by pattern name, as read from a configuration file: `{"hbm_ecc": {"window": "10m"}}`. The setting
+            `enabled: false` disables a pattern.
 
     Raises:
         ConfigError: names the pattern and the field.

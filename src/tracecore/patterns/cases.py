@@ -1,4 +1,4 @@
-"""Timelines that a pattern must judge right: reading and running `cases/*.yaml`.
+"""Read and run the test cases of patterns, `cases/*.yaml`. A case is a timeline of facts and the expected verdicts.
 
     case: delta_then_xid
     kind: canonical
@@ -11,8 +11,8 @@
       t+30s:
         - {confidence: full, gpu.id: "0000:3b:00.0"}
 
-A case runs twice, as a live engine would have seen it and all at once, and both must end the same. What stands at the
-end is compared with `cases/golden/<case>.json`, byte for byte.
+A case runs twice: as a live engine would see it, and all at once. Both must end with the same verdicts, which are
+compared with `cases/golden/<case>.json` byte for byte.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from tracecore.patterns.contract import Pattern
 from tracecore.signals.record import Source
 
 Kind: TypeAlias = Literal[
-    "canonical",  # what the pattern is for
-    "guard",  # a condition under which it stays silent
-    "edge",  # just inside a window, and just outside
+    "canonical",  # the problem that the pattern is for
+    "guard",  # a condition under which it gives no verdict
+    "edge",  # just inside a window, or just outside
     "scope",  # the same facts of another pod, node, GPU, job
-    "order",  # arrival in another order
-    "storm",  # very many of one fact
+    "order",  # facts arrive in another order
+    "storm",  # very many facts of one type
     "missing",  # an optional field is absent
-    "look_alike",  # a neighbouring pattern's facts
+    "look_alike",  # facts of a similar pattern
     "truncated",  # the input ends early
     "priority",  # two explanations, one wins
-    "partial",  # a layer is missing and it says so
-    "clearing",  # it no longer holds
+    "partial",  # a layer is missing and the verdict says so
+    "clearing",  # the verdict does not hold any more
     "setting",  # another threshold
     "real",  # taken from a recorded incident
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 
-#: What `t` is, unless a case says otherwise.
+#: The time `t`, unless a case sets `start`.
 START = 1_767_225_600 * SECOND
 MAX_REPEAT = 100_000
-#: A larger file is no file of cases: a storm is one line in it.
+#: Maximum size of a file of cases. Storms need no large file, because a storm is one line.
 MAX_BYTES = 1 << 20
 
 _ENTRY = re2.compile(
@@ -59,12 +59,12 @@ _ENTRY = re2.compile(
     r"(?: +x(?P<times>[0-9]{1,6})(?: +every +(?P<every>[0-9][0-9a-z.]*))?)?"
     r"(?: +arrives +(?P<arrives>t(?:[+-][0-9][0-9a-z.]*)?))?$"
 )
-#: `{i+5}` as a whole value is a number: 5, 6, 7 …
+#: A value `{i+5}` counts up with the repeats of a fact: 5, 6, 7 …
 _COUNTED = re2.compile(r"^\{i\+([0-9]{1,9})\}$")
 
 
 class CaseError(ValueError):
-    """A case that cannot be read: says where, in `file:line`."""
+    """A case that cannot be read. The text names the place as `file:line`."""
 
     def __init__(self, path: Path, line: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message}")
@@ -72,14 +72,14 @@ class CaseError(ValueError):
 
 
 class TimedFact(msgspec.Struct, frozen=True):
-    """A fact and when the engine is told of it."""
+    """A fact and the time when the engine receives it."""
 
     at: int
     fact: Fact
 
 
 class ExpectedVerdicts(msgspec.Struct, frozen=True):
-    """The verdicts expected at this instant, each a part of one document; none when empty."""
+    """The verdicts expected at this instant, each as a part of its document. Empty: no verdict is expected."""
 
     at: int
     label: str
@@ -97,7 +97,7 @@ class Case(msgspec.Struct, frozen=True):
     expectations: tuple[ExpectedVerdicts, ...]
     pattern: str = ""
 
-    #: Keys a case may have.
+    #: The allowed keys of a case.
     KEYS: ClassVar[tuple[str, ...]] = (
         "case",
         "pattern",
@@ -118,7 +118,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def positive(self) -> bool:
-        """Whether something stands at the end."""
+        """Return whether a verdict is expected at the end."""
         return bool(self.expectations and self.expectations[-1].verdicts)
 
 
@@ -130,12 +130,12 @@ def folder(kind: type[Pattern[Any]]) -> Path:
 
 
 def case_files(kind: type[Pattern[Any]]) -> list[Path]:
-    """Its case files, sorted."""
+    """Return the case files of a pattern, sorted."""
     return sorted(p for p in (folder(kind) / "cases").glob("*.yaml") if p.name != "falsifiers.yaml")
 
 
 def cases_of(kind: type[Pattern[Any]]) -> list[Case]:
-    """All cases of a pattern."""
+    """Return all cases of a pattern."""
     cases = [case for path in case_files(kind) for case in read_cases(path, kind.needs)]
     names: dict[str, Case] = {}
     for case in cases:
@@ -146,10 +146,10 @@ def cases_of(kind: type[Pattern[Any]]) -> list[Case]:
 
 
 def read_cases(path: Path, needs: Sequence[type[Fact]] = ()) -> Iterator[Case]:
-    """The cases of one file: YAML documents, one each.
+    """Yield the cases of one file; each YAML document is a case.
 
     Args:
-        needs: fact types that may be named besides those of `facts.catalog`.
+        needs: fact types that may be named in addition to those of `facts.catalog`.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -165,7 +165,7 @@ def read_cases(path: Path, needs: Sequence[type[Fact]] = ()) -> Iterator[Case]:
     except (ValueError, YAMLError):
         raise CaseError(path, 1, "this is no YAML text") from None
     except AttributeError:
-        # ruamel.yaml fails like this where a map is merged into itself.
+        # ruamel.yaml fails like this if a map is merged into itself.
         raise CaseError(path, 1, "a map contains itself") from None
     except RecursionError:
         raise CaseError(path, 1, "nested too deeply") from None
@@ -175,7 +175,7 @@ def read_cases(path: Path, needs: Sequence[type[Fact]] = ()) -> Iterator[Case]:
 
 
 def moment(text: object, start: int) -> int:
-    """`t`, `t+30s`, `t-1m30s`, `t+5m1ns` as nanoseconds since the epoch."""
+    """Return `t`, `t+30s`, `t-1m30s` or `t+5m1ns` as nanoseconds since the epoch."""
     if isinstance(text, str) and text == "t":
         return start
     if not isinstance(text, str) or text[:2] not in ("t+", "t-"):
@@ -185,7 +185,7 @@ def moment(text: object, start: int) -> int:
 
 
 class _Reader:
-    """Turns one YAML document into a case; knows where everything was, for errors."""
+    """Turns one YAML document into a case, with line numbers for errors."""
 
     def __init__(self, path: Path, needs: Sequence[type[Fact]]) -> None:
         self.path = path
@@ -347,7 +347,7 @@ class _Reader:
 
 
 def build(kind: type[Fact], fields: Mapping[str, Any], time: int, uid: str) -> Fact:
-    """A fact of this type from plain fields, types checked strictly."""
+    """Return a fact of this type from plain fields, with strict checks of types."""
     known = [name for name in kind.__struct_fields__ if name not in ("time", "source")]
     for name in fields:
         if name not in known:
@@ -358,7 +358,7 @@ def build(kind: type[Fact], fields: Mapping[str, Any], time: int, uid: str) -> F
 
 
 def plain(value: Any) -> Any:
-    """The same without the YAML reader's own types."""
+    """Return the same value without the types of the YAML reader."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -372,7 +372,7 @@ def plain(value: Any) -> Any:
 
 
 def settings_for(kind: type[Pattern[Any]], case: Case) -> Pattern[Any]:
-    """The pattern as this case configures it."""
+    """Return the pattern with the settings of this case."""
     try:
         return kind(load(kind.Config, case.settings, "config"))
     except ConfigError as error:
@@ -380,7 +380,7 @@ def settings_for(kind: type[Pattern[Any]], case: Case) -> Pattern[Any]:
 
 
 def mismatch(expected: Any, actual: Any, where: str = "") -> str | None:
-    """Why `actual` does not hold what `expected` asks for; None when it does. Mappings may hold more."""
+    """Return why `actual` does not match `expected`, or None if it does. Mappings in `actual` may have more keys."""
     if isinstance(expected, Mapping):
         if not isinstance(actual, Mapping):
             return f"{where or 'it'} is {actual!r}, not a mapping"

@@ -1,10 +1,10 @@
-"""Settings of patterns: frozen, no unknown fields, every bound checked.
+"""Settings of patterns: frozen, without unknown fields, with checked bounds.
 
     class Config(Settings, frozen=True, kw_only=True):
         window: Duration = 5 * MINUTE
         min_ranks: Count = 2
 
-In a file a duration is `5m`, `300s` or whole seconds; in Python it is nanoseconds.
+A duration is `5m`, `300s` or whole seconds in a file, and nanoseconds in Python.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ import msgspec
 
 from tracecore.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
 
-# Detectors take the units from here, beside the types of their settings.
+# Detectors import the units from here, like the types of their settings.
 __all__ = [
     "DAY", "HOUR", "MILLISECOND", "MINUTE", "SECOND", "ConfigError", "Count", "Duration", "Factor", "Fraction",
     "Settings", "format_duration", "is_duration", "load", "parse_duration",
 ]  # fmt: skip
 
-#: Longest duration anybody may set: beyond it a typing error is likelier than a wish.
+#: Longest duration allowed. A longer one is probably a typing error.
 LONGEST = 30 * DAY
 
-#: Nanoseconds, at least a second: telemetry has no finer grain that could be trusted.
+#: Nanoseconds, at least one second. Times in telemetry are not more exact than that.
 Duration: TypeAlias = Annotated[int, msgspec.Meta(ge=SECOND, le=LONGEST, extra={"unit": "duration"})]
-#: A share of a whole, more than nothing.
+#: A share of a whole, above 0.
 Fraction: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 #: A factor by which something is larger than usual.
 Factor: TypeAlias = Annotated[float, msgspec.Meta(ge=1.0, le=1e6)]
-#: How many.
+#: A number of things.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be: the text names the field."""
+    """A setting that is not valid. The text names the field."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every pattern's configuration: bounds hold however it is made."""
+    """Base class of the configuration of every pattern. Bounds are checked whenever an instance is made."""
 
     def __post_init__(self) -> None:
         for name, meta in _bounds(type(self)):
@@ -54,11 +54,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
-    """Settings of this type from plain data.
+    """Return settings of this type from plain data.
 
     Args:
         values: as read from a file; durations as `5m`, `300s` or whole seconds.
-        where: what to put before a field's name in an error (`patterns.hbm_ecc`).
+        where: prefix of field names in errors (`patterns.hbm_ecc`).
     """
     prefix = f"{where}." if where else ""
     if not isinstance(values, Mapping):
@@ -85,7 +85,7 @@ def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
 
 
 def is_duration(kind: type[msgspec.Struct], name: str) -> bool:
-    """Whether this setting is a duration, in nanoseconds."""
+    """Return whether this setting is a duration in nanoseconds."""
     return any(field == name and (meta.extra or {}).get("unit") == "duration" for field, meta in _bounds(kind))
 
 

@@ -1,9 +1,9 @@
-"""The contract of patterns: a pure function of facts and a clock, and the verdict it gives.
+"""The contract of patterns: a detector is a pure function of facts and a clock that returns verdicts.
 
     detector.evaluate(window, now) -> verdicts
 
-The same facts and the same `now` give the same verdicts in the same order, byte for byte. A detector never reads
-text, never asks for the time, never keeps state.
+The same facts and the same `now` give the same verdicts in the same order, byte for byte. A detector never reads text,
+never asks for the time and never keeps state.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ NEVER, FOREVER = -1 << 63, 1 << 63
 class Window(Protocol):
     """The facts of one (pattern, key), each type sorted by (time, uid).
 
-    Facts stay for twice the pattern's horizon and the lateness bound, so that whatever influences a verdict is still
-    there while the verdict can change. How far back the window reaches therefore means nothing: a detector measures
-    from a fact (an eviction, a stall), never from the start of the window.
+    Facts stay for twice the pattern's horizon plus the lateness bound, so all facts that influence a verdict are there
+    while the verdict can change. The start of the window therefore means nothing: a detector measures times from a
+    fact (an eviction, a stall), never from the start of the window.
     """
 
     key: Key
-    #: How far the clocks of two nodes may disagree, in nanoseconds; see `tolerance`.
+    #: Maximum difference between the clocks of two nodes, in nanoseconds; see `tolerance`.
     skew: int
 
     def of(self, kind: type[F]) -> Sequence[F]:
-        """All facts of exactly this type, oldest first; an empty sequence where there are none."""
+        """Return all facts of exactly this type, oldest first; an empty sequence if there are none."""
 
     def grouped(self, kind: type[F], by: Callable[[F], K]) -> Mapping[K, Sequence[F]]:
-        """All facts of this type by `by(fact)`, each group oldest first.
+        """Return all facts of this type by `by(fact)`, each group oldest first.
 
-        The window keeps the groups up to date, so asking again costs only what is new. `by` must be a pure function,
-        and the same object each time: a module's function or an `attrgetter`, not a lambda.
+        The window keeps the groups, so a repeated call costs only the new facts. `by` must be a pure function and the
+        same object each time: a function of a module or an `attrgetter`, not a lambda.
         """
 
     def distinct(self, kind: type[F], by: Callable[[F], K]) -> set[K]:
-        """Return the different values of `by(fact)` over all facts of this type; kept up to date like groups."""
+        """Return the distinct values of `by(fact)` over all facts of this type; kept like the groups."""
 
 
 def tolerance(one: Fact, other: Fact, skew: int) -> int:
-    """Return how much the times of these two facts may disagree: 0 on one node's clock, `skew` between two nodes."""
+    """Return the maximum error between the times of two facts: 0 on one node, `skew` between two nodes."""
     return 0 if one.node is not None and one.node == other.node else skew
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a trail: what was seen, where, when."""
+    """One entry of an evidence trail."""
 
     kind: str
     uid: str
@@ -77,25 +77,25 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A detector's conclusion.
+    """The conclusion of a detector.
 
-    A pattern subclasses this with references to the facts it joined (not with prose): the words are rendered by
-    the methods below when somebody reads them.
+    A pattern subclasses this with references to the facts that it joined, not with text. The methods below render the
+    text when it is needed.
 
     Args:
         key: the partition key of the window.
-        episode: tells verdicts of one window apart and stays the same as evidence grows: the source of the fact
-            that decides (which costs nothing), a pod, a sequence number.
-        time: when it became true, from the facts (never from the clock).
-        confidence: `full`, or `partial` where a layer is missing.
-        skew: the tolerance between the clocks of two nodes, in nanoseconds, where the verdict holds only thanks to
-            it; 0 where the times as written decide. The evidence trail then says so.
+        episode: distinguishes the verdicts of one window and stays the same as evidence grows: the source of the fact
+            that decides (which costs nothing), a pod, or a sequence number.
+        time: when it became true, from the facts, never from the clock.
+        confidence: `full`, or `partial` if a layer is missing.
+        skew: the tolerance between the clocks of two nodes, in nanoseconds, if the verdict needs it; the evidence trail
+            then says so. 0 if the times as written decide.
     """
 
     pattern_id: ClassVar[str]
     pattern_name: ClassVar[str]
     role: ClassVar[Role]
-    #: What it names can end a run; else it makes one slow.
+    #: The problem can end a run; otherwise it makes a run slow.
     ends: ClassVar[bool] = True
 
     key: Key
@@ -106,45 +106,45 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def id(self) -> str:
-        """Deterministic: pattern, key and episode."""
+        """Return the deterministic id, made from pattern, key and episode."""
         episode = self.episode if isinstance(self.episode, str) else self.episode.uid
         name = "\x00".join((self.pattern_id, *self.key, episode))
         return f"{self.pattern_name}-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
 
     def headline(self) -> str:
-        """One sentence that names what broke and where."""
+        """Return one sentence that names what broke and where."""
         raise NotImplementedError
 
     def remediation(self) -> str:
-        """Return the next action; it names the entity and the command."""
+        """Return the next action, with the entity and the command."""
         raise NotImplementedError
 
     def evidence(self) -> Sequence[Fact]:
-        """The facts that prove it, oldest first."""
+        """Return the facts that prove it, oldest first."""
         raise NotImplementedError
 
     def missing_layers(self) -> tuple[str, ...]:
-        """Layers that would have made it full."""
+        """Return the layers that are missing for full confidence."""
         return ()
 
     def fields(self) -> dict[str, Any]:
-        """The pattern's own fields of the verdict document; absent rather than empty."""
+        """Return the pattern's own fields of the verdict document, without empty ones."""
         return {}
 
     def promoted(self) -> dict[str, Any]:
-        """Scalars that become attributes of the OTLP record; an empty string is never promoted."""
+        """Return the scalars that become attributes of the OTLP record; empty strings are left out."""
         return {}
 
     def suspects(self) -> Suspects:
-        """The entities to look at first."""
+        """Return the entities to look at first."""
         return Suspects.of(self.evidence())
 
     def beside(self, rest: IncidentContext) -> Verdict:
-        """This verdict, with what the rest of its incident adds to it."""
+        """Return this verdict with details from the rest of its incident."""
         return self
 
     def document(self) -> dict[str, Any]:
-        """The verdict as its JSON Schema describes it."""
+        """Return the verdict as its JSON Schema describes it."""
         document: dict[str, Any] = {
             "pattern.id": self.pattern_id,
             "headline": self.headline(),
@@ -158,7 +158,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return document
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the OTLP record that carries this verdict; an empty string is never among them."""
+        """Return the attributes of the OTLP record for this verdict, without empty strings."""
         document = self.document()
         return {
             "pattern.id": self.pattern_id,
@@ -172,7 +172,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that say something: not None, nor an empty text."""
+    """Return the fields that are neither None nor an empty string."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 
@@ -182,7 +182,7 @@ class LastLines(msgspec.Struct, frozen=True):
     Args:
         path: the file.
         lines: (line number, text).
-        doing: what the rank was doing, where they say so (`was in validation`).
+        doing: what the rank was doing, if the lines show it (`was in validation`).
     """
 
     rank: int
@@ -191,7 +191,7 @@ class LastLines(msgspec.Struct, frozen=True):
     doing: str | None = None
 
     def told(self) -> str:
-        """Say what the rank was doing, in its own last words."""
+        """Return a sentence with the last line of the rank, and what the rank was doing."""
         words = self.lines[-1][1]
         words = words if len(words) <= 160 else f"{words[:157]}…"
         return (
@@ -206,20 +206,20 @@ def _unquoted(rank: int) -> LastLines | None:
 
 
 class IncidentContext(msgspec.Struct, frozen=True):
-    """Other knowledge of an incident that a verdict may use.
+    """Other knowledge about an incident that a verdict may use.
 
     Args:
-        ranks: all that left a log.
-        lost: those of them that say they lost the connection to another.
-        awaited: those that a hang which the verdict explains waits for.
-        alike: other ranks to which the same happened, by further verdicts of the pattern.
-        ended: how each rank ended, in words, where that is known.
-        alive: ranks that had not ended when somebody looked.
-        stacks: where each rank stood, where that was printed and no step followed.
-        reports: what the watchdog of each rank said of collectives that did not end.
-        transport: what was measured of the links, ports and connections between the ranks, in words.
-        damaged: the kernel's reports of processes that it ended for damaged memory.
-        last_lines: gives the last lines of a rank's log.
+        ranks: all ranks with a log.
+        lost: ranks that report a lost connection to another rank.
+        awaited: ranks that a hang waits for, if the verdict explains the hang.
+        alike: other ranks with the same problem, from further verdicts of the pattern.
+        ended: how each rank ended, in words, if known.
+        alive: ranks that still ran when exit statuses were taken.
+        stacks: the last printed stack of each rank, if no step followed.
+        reports: reports of each rank's watchdog about collectives that did not end.
+        transport: measurements of links, ports and connections between the ranks, in words.
+        damaged: the kernel's reports of processes that it killed because of damaged memory.
+        last_lines: returns the last lines of a rank's log.
     """
 
     ranks: frozenset[int] = frozenset()
@@ -236,7 +236,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
 
 
 class Suspects(msgspec.Struct, frozen=True, gc=False):
-    """Entities to look at first, each sorted and without repeats."""
+    """Entities to look at first, sorted and without duplicates."""
 
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -254,7 +254,7 @@ class Suspects(msgspec.Struct, frozen=True, gc=False):
 
 
 def trail(facts: Sequence[Fact], skew: int) -> Iterator[Evidence]:
-    """The evidence trail of these facts, in their order; `skew` as in `Verdict`."""
+    """Yield the evidence trail of these facts, in their order; `skew` as in `Verdict`."""
     for fact in facts:
         description = fact.describe()
         if skew and fact.node != facts[0].node:
@@ -264,7 +264,7 @@ def trail(facts: Sequence[Fact], skew: int) -> Iterator[Evidence]:
 
 
 def rfc3339(time: int) -> str:
-    """Nanoseconds since the epoch as RFC 3339 in UTC, with as many fractional digits as are needed (0, 3, 6, 9)."""
+    """Format nanoseconds since the epoch as RFC 3339 in UTC, with 0, 3, 6 or 9 fractional digits as needed."""
     seconds, nanos = divmod(time, SECOND)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     if not nanos:
@@ -279,24 +279,24 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 
 class Pattern(Generic[C]):
-    """A named root cause: subclass it, say what it needs, and write `keys` and `evaluate`.
+    """A named root cause. Subclass it, set `needs`, and write `keys` and `evaluate`.
 
-    Instances are stateless: one frozen configuration and pure methods.
+    Instances have no state: only a frozen configuration and pure methods.
     """
 
     id: ClassVar[str]
     name: ClassVar[str]
     role: ClassVar[Role]
     maturity: ClassVar[Maturity]
-    #: Fact types it joins; the engine gives it nothing else.
+    #: Fact types that it joins. The engine gives it no other facts.
     needs: ClassVar[tuple[type[Fact], ...]]
-    #: Of these, the types without which there can be no verdict: a window that holds none of them is not evaluated.
-    #: Empty means that any fact may matter by itself.
+    #: Types of `needs` without which there can be no verdict. A window without any of them is not evaluated. Empty: any
+    #: fact may lead to a verdict.
     triggers: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Of these, types that may know their node and no job. Such a fact also goes to every window that holds a trigger
-    #: from its node, so that a pattern by job can join what the kernel says (see `engine.node_facts`).
+    #: Types of `needs` that may know their node but no job. Such a fact also goes to every window with a trigger from
+    #: its node, so that a pattern with windows by job can join facts of the kernel (see `engine.node_facts`).
     node_scoped: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
+    #: The type of its configuration (see `patterns.config`). `Config()` must be usable.
     Config: ClassVar[type[msgspec.Struct]]
 
     def __init__(self, config: C | None = None) -> None:
@@ -304,20 +304,20 @@ class Pattern(Generic[C]):
 
     @property
     def horizon(self) -> int:
-        """The longest time, in nanoseconds, between any two facts that bear on one verdict."""
+        """Return the longest time, in nanoseconds, between any two facts that influence one verdict."""
         raise NotImplementedError
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        """The windows this fact belongs to; empty when it lacks the identity this pattern joins on."""
+        """Return the windows of a fact; none if it lacks the identity by which this pattern joins facts."""
         raise NotImplementedError
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        """The verdicts that hold at `now`, in a fixed order.
+        """Return the verdicts that hold at `now`, in a fixed order.
 
-        `now` may be compared with a deadline; it is never printed, and never decides which facts count.
+        Compare `now` only with deadlines. It is never printed and never decides which facts count.
         """
         raise NotImplementedError
 
     def due(self, window: Window, now: int) -> int | None:
-        """The next instant after `now` at which `evaluate` may change with no new fact; None when never."""
+        """Return the next instant after `now` at which `evaluate` may change without a new fact, or None."""
         return None

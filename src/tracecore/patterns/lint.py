@@ -1,4 +1,4 @@
-"""Rules for every pattern: a list of small checks, each with a severity."""
+"""Checks that every pattern must pass, each with a severity."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Severity: TypeAlias = Literal["error", "warning"]
 Kind: TypeAlias = type[Pattern[Any]]
 
 MIN_FALSIFIERS = 10
-#: Case kinds that every pattern has at least one of.
+#: Every pattern has at least one case of each of these kinds.
 REQUIRED_KINDS = ("canonical", "guard", "edge", "scope", "order", "storm", "missing", "look_alike", "truncated")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class LintFinding(msgspec.Struct, frozen=True):
-    """Something that does not hold."""
+    """A rule that a pattern breaks."""
 
     severity: Severity
     pattern: str
@@ -51,7 +51,7 @@ Check: TypeAlias = Callable[[Kind], Iterator[str]]
 
 
 def identity(kind: Kind) -> Iterator[str]:
-    """Constants of pattern, verdict and folder agree."""
+    """Check that the constants of pattern, verdict and folder agree."""
     home = folder(kind)
     if home.name != kind.name:
         yield f"its folder is called {home.name}"
@@ -79,7 +79,7 @@ def identity(kind: Kind) -> Iterator[str]:
 
 
 def finished(kind: Kind) -> Iterator[str]:
-    """Nothing is left of what `patterns new` wrote to be replaced."""
+    """Check that no TODO of `patterns new` is left."""
     home = folder(kind)
     for path in (home / "detector.py", home / "runbook.md", *sorted((home / "cases").glob("*.yaml"))):
         if path.exists() and (left := path.read_text(encoding="utf-8").count("TODO")):
@@ -91,7 +91,7 @@ def finished(kind: Kind) -> Iterator[str]:
 
 
 def settings(kind: Kind) -> Iterator[str]:
-    """The configuration is usable as it is, frozen, closed, and bounded."""
+    """Check that the configuration has usable defaults and bounds, is frozen, and takes no unknown fields."""
     config = kind.Config
     if not issubclass(config, Settings):
         yield "Config is not a patterns.config.Settings"
@@ -118,7 +118,7 @@ def settings(kind: Kind) -> Iterator[str]:
 
 
 def schema(kind: Kind) -> Iterator[str]:
-    """The schema is strict, of the right draft, and says what the code says."""
+    """Check that the schema is strict, of the right draft, and agrees with the code."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
@@ -153,7 +153,7 @@ def schema(kind: Kind) -> Iterator[str]:
 
 
 def runbook(kind: Kind) -> Iterator[str]:
-    """The runbook has every section, names every fact and every setting."""
+    """Check that the runbook has every section and names every fact and every setting."""
     path = folder(kind) / "runbook.md"
     if not path.exists():
         yield "no runbook.md"
@@ -179,7 +179,7 @@ def runbook(kind: Kind) -> Iterator[str]:
 
 
 def cases(kind: Kind) -> Iterator[str]:
-    """There is a case of every kind, both sides of an edge, and no golden without its case."""
+    """Check that there are cases of every required kind and of both sides of an edge, and no golden without a case."""
     try:
         own = cases_of(kind)
     except CaseError as error:
@@ -203,7 +203,7 @@ def cases(kind: Kind) -> Iterator[str]:
 
 
 def goldens(kind: Kind) -> Iterator[str]:
-    """Every golden verdict obeys the pattern's schema and the envelope, and no promoted string is empty."""
+    """Check that every golden verdict obeys the envelope, and that no promoted value is empty."""
     for path in sorted((folder(kind) / "cases" / "golden").glob("*.json")):
         for verdict in json.loads(path.read_text(encoding="utf-8")):
             for problem in problems(envelope(), verdict):
@@ -214,7 +214,7 @@ def goldens(kind: Kind) -> Iterator[str]:
 
 
 def falsifiers(kind: Kind) -> Iterator[str]:
-    """The schema rejects what it must."""
+    """Check that the schema rejects the falsifiers."""
     own = falsifiers_of(kind)
     if len(own) < MIN_FALSIFIERS:
         yield f"{len(own)} in {FALSIFIERS}, at least {MIN_FALSIFIERS} are needed"
@@ -243,7 +243,7 @@ def falsifiers(kind: Kind) -> Iterator[str]:
 
 
 def attributes(kind: Kind) -> Iterator[str]:
-    """Every promoted attribute is documented."""
+    """Check that every promoted attribute is documented."""
     known = documented()
     text = folder(kind).joinpath("runbook.md").read_text(encoding="utf-8")
     promoted: set[str] = set()
@@ -256,7 +256,7 @@ def attributes(kind: Kind) -> Iterator[str]:
             yield f"promotes {name}: not in docs/attributes.md, nor an own `tracecore.alert.…` in the runbook"
 
 
-#: In the order in which they are reported; a caller may pass a subset.
+#: All checks, in the order in which they are reported.
 CHECKS: tuple[tuple[Check, Severity], ...] = (
     (identity, "error"),
     (finished, "error"),
@@ -271,7 +271,7 @@ CHECKS: tuple[tuple[Check, Severity], ...] = (
 
 
 def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECKS) -> list[LintFinding]:
-    """All findings about these patterns."""
+    """Return all findings about these patterns."""
     findings: list[LintFinding] = []
     for label in ("id", "name"):
         values = [getattr(kind, label) for kind in kinds]
@@ -284,13 +284,13 @@ def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECK
         for check, severity in checks:
             try:
                 findings += [LintFinding(severity, kind.name, check.__name__, message) for message in check(kind)]
-            except Exception as error:  # of somebody's mistake, whatever it leads to
+            except Exception as error:  # a mistake in a pattern may raise anything
                 findings.append(LintFinding("error", kind.name, check.__name__, f"cannot be checked: {error}"))
     return findings
 
 
 def unlisted(kinds: Sequence[Kind]) -> list[LintFinding]:
-    """Folders beside these patterns that hold a detector which is none of them."""
+    """Return findings for folders next to these patterns that have a detector which is not among them."""
     homes = {folder(kind) for kind in kinds}
     beside = {path.parent for home in homes for path in home.parent.glob("*/detector.py")}
     missing = sorted(home.name for home in beside - homes)
@@ -300,7 +300,7 @@ def unlisted(kinds: Sequence[Kind]) -> list[LintFinding]:
 
 
 def verdicts_of(kind: Kind) -> list[type[Verdict]]:
-    """The verdict types of a pattern's own folder."""
+    """Return the verdict types in the folder of a pattern."""
     home = folder(kind)
     found = []
     for name, module in list(sys.modules.items()):
@@ -316,7 +316,7 @@ def verdicts_of(kind: Kind) -> list[type[Verdict]]:
 
 @cache
 def documented() -> frozenset[str] | None:
-    """Attribute names of docs/attributes.md; None where the documentation is not beside the code."""
+    """Return the attribute names of docs/attributes.md, or None if the documentation is not installed."""
     for parent in Path(__file__).resolve().parents:
         path = parent / "docs" / "attributes.md"
         if path.exists():
@@ -325,7 +325,7 @@ def documented() -> frozenset[str] | None:
 
 
 def _names(text: str) -> Iterator[str]:
-    """Names in back-ticks; one that begins with a dot takes the last segment of the one before it."""
+    """Yield names in back-ticks. A name that begins with a dot replaces the last segment of the name before it."""
     for line in text.splitlines():
         prefix = ""
         for token in re2.findall(r"`([a-z0-9_.]+)`", line):

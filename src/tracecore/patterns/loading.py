@@ -1,4 +1,4 @@
-"""Finding a pattern by its name, or by a folder that is not in the catalogue yet."""
+"""Find a pattern by its name, or by a folder that is not in the catalogue yet."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tracecore.patterns.contract import Pattern
 
 
 class NoSuchPattern(LookupError):
-    """Neither a name in the catalogue nor a folder with a detector."""
+    """A text is neither a name in the catalogue nor a folder with a detector."""
 
 
 class BrokenPattern(ImportError):
-    """A detector that cannot be imported: says why, and where, in `file:line`."""
+    """A detector that cannot be imported. The text has the reason and the place as `file:line`."""
 
 
 def named(name: str, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]]:
-    """The pattern with this name or id, or the one in this folder.
+    """Return the pattern with this name or id, or the one in this folder.
 
     Raises:
-        NoSuchPattern: says what is nearest.
-        BrokenPattern: it is there and cannot be imported.
+        NoSuchPattern: there is none; the text suggests a similar name.
+        BrokenPattern: it exists but cannot be imported.
     """
     for kind in kinds:
         if name in (kind.name, kind.id):
@@ -40,7 +40,7 @@ def named(name: str, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]]:
 
 
 def at(path: Path, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]] | None:
-    """The pattern whose folder this path is or lies in; None when there is none."""
+    """Return the pattern whose folder is this path or contains it; None if there is none."""
     path = path.resolve()
     for place in (path, *path.parents):
         for kind in kinds:
@@ -71,6 +71,6 @@ def _load(path: Path) -> type[Pattern[Any]]:
 
 
 def raised_at(error: BaseException, home: Path) -> str:
-    """The innermost line of code under `home` that an exception went through, in `file:line`."""
+    """Return the innermost line of code under `home` in the traceback of an exception, as `file:line`."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(home)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(home)

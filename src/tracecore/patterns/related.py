@@ -1,4 +1,4 @@
-"""Facts that nothing tells apart from another: by rank, pod and job, or by other names that may not be known."""
+"""Find facts that may be about the same process as another fact: rank, pod and job are equal or not known."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _time = attrgetter("time")
 
 
 class Related(Generic[F]):
-    """Facts by names of which each may be unknown. Two facts are related unless one of their names differs.
+    """Facts with several names (such as rank, pod, job), each of which may be unknown.
 
-    A question about a fact is answered from an index by those of its names that are known; each such index is made when
-    it is first needed.
+    Two facts are related unless both know a name and it differs. There is an index for each combination of names that a
+    fact may know, made when it is first needed.
 
     Args:
         facts: in order.
@@ -40,17 +40,17 @@ class Related(Generic[F]):
         return bool(self._facts)
 
     def any(self, fact: Fact, oldest: int, newest: int) -> bool:
-        """Whether one that is related to this fact began at this time."""
-        for timeline in self._of(fact):
+        """Return whether a related fact began between `oldest` and `newest`."""
+        for timeline in self._timelines(fact):
             place = bisect_left(timeline.facts, oldest, key=_time)
             if place < len(timeline.facts) and timeline.facts[place].time <= newest:
                 return True
         return False
 
     def last(self, fact: Fact, oldest: int, newest: int) -> F | None:
-        """The last that is related to this fact and began at this time."""
+        """Return the last related fact that began between `oldest` and `newest`."""
         best: F | None = None
-        for timeline in self._of(fact):
+        for timeline in self._timelines(fact):
             place = bisect_right(timeline.facts, newest, key=_time)
             found = timeline.facts[place - 1] if place else None
             if found is not None and found.time >= oldest and (best is None or order(found) > order(best)):
@@ -58,19 +58,19 @@ class Related(Generic[F]):
         return best
 
     def lasting(self, fact: Fact, oldest: int, newest: int) -> F | None:
-        """The first that is related to this fact, ended at `oldest` or later and began at `newest` or earlier."""
+        """Return the first related fact that ended at `oldest` or later and began at `newest` or earlier."""
         best: F | None = None
-        for timeline in self._of(fact):
+        for timeline in self._timelines(fact):
             found = timeline.first(oldest, newest)
             if found is not None and (best is None or order(found) < order(best)):
                 best = found
         return best
 
     def some(self, fact: Fact, oldest: int, newest: int, most: int) -> Sequence[F]:
-        """The first of those that are related to this fact and began at this time; of each kind at most so many."""
+        """Return the first related facts that began between `oldest` and `newest`, at most `most` of each timeline."""
         found: list[F] = []
         groups = 0
-        for timeline in self._of(fact):
+        for timeline in self._timelines(fact):
             place = bisect_left(timeline.facts, oldest, key=_time)
             near = timeline.facts[place : place + most]
             while near and near[-1].time > newest:
@@ -81,7 +81,7 @@ class Related(Generic[F]):
             found.sort(key=order)
         return found
 
-    def _of(self, fact: Fact) -> Iterator[Timeline[F]]:
+    def _timelines(self, fact: Fact) -> Iterator[Timeline[F]]:
         if not self._facts:
             return
         names = self._names(fact)
@@ -101,7 +101,7 @@ class Related(Generic[F]):
 
 
 class _Index(Generic[F]):
-    """Facts by some of their names, and which of these names some of the facts lack."""
+    """Facts by some of their names, and the sets of these names that facts lack."""
 
     __slots__ = ("groups", "lacking")
 

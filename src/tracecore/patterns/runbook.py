@@ -1,4 +1,4 @@
-"""A pattern's runbook, with the thresholds that are in force."""
+"""Show the runbook of a pattern with its current thresholds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracecore.patterns.cases import CaseError, folder
 from tracecore.patterns.config import format_duration, is_duration
 from tracecore.patterns.contract import Pattern
 
-#: What an operator looks for, in this order.
+#: The sections of every runbook, in this order.
 SECTIONS = (
     "Symptom",
     "Signals",
@@ -25,7 +25,7 @@ _PLACEHOLDER = re2.compile(r"\{\{([a-z0-9_]+)\}\}")
 
 
 def show(pattern: Pattern[Any]) -> str:
-    """The runbook; `{{window}}` stands for the setting `window` as it is."""
+    """Return the runbook of a pattern, with `{{window}}` replaced by the setting `window`."""
     path = folder(type(pattern)) / "runbook.md"
     try:
         text = path.read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def show(pattern: Pattern[Any]) -> str:
 
 
 def setting(pattern: Pattern[Any], name: str) -> str:
-    """One setting for people: `5m`, `50 %`, `3`."""
+    """Return one setting for people: `5m`, `0.5 (50 %)`, `3`."""
     value = getattr(pattern.config, name)
     if is_duration(type(pattern.config), name):
         return format_duration(value)
@@ -51,12 +51,12 @@ def setting(pattern: Pattern[Any], name: str) -> str:
 
 
 def placeholders(text: str) -> set[str]:
-    """Settings that a runbook asks for."""
+    """Return the names of the settings that a runbook shows."""
     return set(_PLACEHOLDER.findall(text))
 
 
 def sections(text: str) -> dict[str, str]:
-    """Its sections by title."""
+    """Return the sections of a runbook by title."""
     found: dict[str, str] = {}
     title = ""
     for line in text.splitlines():

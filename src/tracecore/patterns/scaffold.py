@@ -1,4 +1,4 @@
-"""A folder for a new pattern: everything in its place, cases that run, and fail until the detector is written."""
+"""Create the folder of a new pattern with all its files. Its cases run, and fail until the detector is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def create(into: Path, name: str, ident: str) -> Path:
         ident: its id.
 
     Raises:
-        ValueError: the name is not lower_case, the id is none, or the folder exists.
+        ValueError: the name is not lower_case, the id is not valid, or the folder exists.
     """
     if not re2.fullmatch(r"[a-z][a-z0-9_]{1,40}", name):
         raise ValueError(f"`{name}`: a pattern's name is lower-case letters, digits and underscores")

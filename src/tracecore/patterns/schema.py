@@ -1,4 +1,4 @@
-"""Verdict schemas: each pattern's own, strict, and the envelope that all share, open."""
+"""JSON Schemas of verdicts: a strict one for each pattern, and the open envelope that all verdicts obey."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FALSIFIERS = "falsifiers.yaml"
 
 
 class Falsifier(msgspec.Struct, frozen=True):
-    """A document that the schema must reject, as a change to a valid one.
+    """A document that the schema must reject, described as a change to a valid one.
 
     Args:
-        name: what is wrong with it.
-        golden: the case whose golden is changed, its first verdict.
-        set: JSON pointer to new value.
-        remove: JSON pointers to what is taken away.
+        name: the mistake in it.
+        golden: the case whose golden is changed; its first verdict counts.
+        set: new values by JSON pointer.
+        remove: JSON pointers to remove.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Falsifier(msgspec.Struct, frozen=True):
 
 
 def schema_of(kind: type[Pattern[Any]]) -> dict[str, Any]:
-    """The pattern's own schema."""
+    """Return the schema of a pattern."""
     return _read(folder(kind) / SCHEMA)
 
 
 def envelope() -> dict[str, Any]:
-    """The schema that every verdict of every pattern obeys."""
+    """Return the schema that the verdicts of all patterns obey."""
     return _read(ENVELOPE)
 
 
@@ -56,7 +56,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def problems(schema: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
-    """Why this schema rejects this document; empty when it does not."""
+    """Return the reasons why the schema rejects the document; empty if it does not."""
     return [
         f"{'/'.join(map(str, error.absolute_path)) or 'document'}: {error.message}"
         for error in sorted(_validator(schema).iter_errors(document), key=lambda e: list(map(str, e.absolute_path)))
@@ -69,7 +69,7 @@ _VALIDATORS: dict[int, tuple[Mapping[str, Any], Any]] = {}
 def _validator(schema: Mapping[str, Any]) -> Any:
     from jsonschema import Draft202012Validator
 
-    # Compiling is slow and schemas are few; the schema is kept beside its validator so that the identity stays taken.
+    # Compiling is slow and schemas are few. The schema is kept with its validator so that its id is not reused.
     held = _VALIDATORS.get(id(schema))
     if held is None or held[0] is not schema:
         held = _VALIDATORS[id(schema)] = (schema, Draft202012Validator(schema))
@@ -77,7 +77,7 @@ def _validator(schema: Mapping[str, Any]) -> Any:
 
 
 def falsifiers_of(kind: type[Pattern[Any]]) -> list[Falsifier]:
-    """The pattern's falsifiers, in their order."""
+    """Return the falsifiers of a pattern, in their order."""
     from ruamel.yaml import YAML
 
     path = folder(kind) / "cases" / FALSIFIERS
@@ -91,7 +91,7 @@ def falsifiers_of(kind: type[Pattern[Any]]) -> list[Falsifier]:
 
 
 def document_of(kind: type[Pattern[Any]], golden: str) -> dict[str, Any]:
-    """The first verdict of a golden, as its schema describes it: without what the engine and the runner add."""
+    """Return the first verdict of a golden without the fields that the engine and the runner add."""
     path = folder(kind) / "cases" / "golden" / f"{golden}.json"
     if not path.exists():
         raise CaseError(path, 1, "there is no such golden; `tracecore patterns test --update` writes it")
@@ -102,7 +102,7 @@ def document_of(kind: type[Pattern[Any]], golden: str) -> dict[str, Any]:
 
 
 def falsified(falsifier: Falsifier, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with the falsifier's change made."""
+    """Return the document with the change of the falsifier."""
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for pointer in falsifier.remove:
         parent, last = _walk(changed, pointer)
@@ -117,7 +117,7 @@ def falsified(falsifier: Falsifier, document: Mapping[str, Any]) -> dict[str, An
 
 
 def _walk(document: Any, pointer: str) -> tuple[Any, Any]:
-    """Follow a JSON pointer to the container and the last step."""
+    """Follow a JSON pointer; return the container and the last key."""
     if not pointer.startswith("/"):
         raise ValueError(f"`{pointer}` is not a JSON pointer; it begins with /")
     *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]

@@ -1,8 +1,8 @@
-"""Keys: facts about the same thing meet in one window.
+"""Keys of windows: facts about the same thing are joined in one window.
 
-A PCI bus id names a GPU on its node only, and not every source knows its node: a `dmesg` without a host name, a counter
-without labels. Facts that know their node meet on it; facts that do not meet the others in one shared window, and
-there only where no two nodes would have to be one.
+A PCI bus id is unique only on its node, and not every source knows its node: a `dmesg` without a host name, a counter
+without labels. Facts with a node are joined in the window of the node. Facts without a node are joined with the others
+in one shared window, unless that would join two different nodes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ node_of = attrgetter("node")
 
 
 def gpu_keys(fact: Fact) -> tuple[Key, ...]:
-    """Windows by GPU: `(node, gpu)`, and the shared `("", gpu)` for facts that do not know their node."""
+    """Return the windows of a GPU: `(node, gpu)`, and the shared `("", gpu)` for facts without a node."""
     if fact.gpu is None:
         return ()
     return ((fact.node, fact.gpu), ("", fact.gpu)) if fact.node else (("", fact.gpu),)
 
 
 def can_join(window: Window, *kinds: type[Fact]) -> bool:
-    """Whether this window may say more than the windows of single nodes: the shared one only with a fact whose node is
-    not known."""
+    """Return whether this window may add verdicts. The shared window does only if it has a fact without a node."""
     return bool(window.key[0]) or any(None in window.distinct(kind, node_of) for kind in kinds)
 
 
 def meet(window: Window, *facts: Fact) -> bool:
-    """Whether these facts of a window by GPU can be about one GPU, and this window is the one to say so."""
+    """Return whether these facts can be about one GPU and this window, and not another, should join them."""
     if window.key[0]:
         return True
     nodes = {fact.node for fact in facts}
@@ -42,34 +41,34 @@ def meet(window: Window, *facts: Fact) -> bool:
 
 
 def slack(one: Fact, other: Fact, skew: int) -> int:
-    """Return how far clocks may put one of these past the edge of a window: 0 unless they name different nodes."""
+    """Return the clock tolerance between two facts: 0 unless they name different nodes."""
     return tolerance(one, other, skew) if one.node and other.node else 0
 
 
 def namespace(pod: str) -> str:
-    """The namespace of `namespace/name`."""
+    """Return the namespace of `namespace/name`."""
     return pod.partition("/")[0]
 
 
 def pod_name(pod: str) -> str:
-    """The name of `namespace/name`."""
+    """Return the name of `namespace/name`."""
     return pod.rpartition("/")[2]
 
 
 def pod_fields(pod: str | None) -> dict[str, str]:
-    """Return the fields of a verdict that name this pod; none where it is not known."""
+    """Return the fields of a verdict that name this pod; none if it is not known."""
     return {"k8s.pod.name": pod_name(pod), "k8s.namespace.name": namespace(pod)} if pod else {}
 
 
 def attempt_of(fact: Fact) -> str:
-    """Return the job of a fact and which start of it, for keys: sequence numbers begin anew with each start."""
+    """Return `job#attempt` of a fact for keys, because each attempt counts its sequence numbers from the beginning."""
     job = fact.job or ""
     return f"{job}#{fact.attempt}" if fact.attempt else job
 
 
 def job_keys(fact: Fact) -> tuple[Key, ...]:
-    """Windows by job: `(job, "")`; without a job by namespace, and without a pod the one of a bare directory.
+    """Return the window of a job: `(job, "")`, or `("", namespace)` without a job, where the namespace may be empty.
 
-    Two jobs are never one, nor are two namespaces. What knows no job cannot meet what does: it may be any job's.
+    Facts without a job are never joined with facts of a job, because they may be of any job.
     """
     return ((fact.job, ""),) if fact.job else (("", namespace(fact.pod) if fact.pod else ""),)

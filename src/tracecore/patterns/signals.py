@@ -1,4 +1,4 @@
-"""Cases that begin with raw input: lines and records through recipes and projectors, as a reader would send them.
+"""Read cases that begin with raw input: lines and records that go through recipes and projectors.
 
 signals:
   - t+0s kernel node-7: "NVRM: Xid (PCI:0000:3b:00): 48, pid=1234, name=python, DBE"
@@ -24,11 +24,11 @@ _KEYS = frozenset({"body", "attributes", "resource", "uid"})
 
 
 def facts_of(entries: Any, moment: Callable[[str], int]) -> list[Fact]:
-    """The facts of a case's `signals`, in their order.
+    """Return the facts of a case's `signals`, in their order.
 
     Args:
         entries: as in the file.
-        moment: what `t+30s` is, in nanoseconds.
+        moment: converts `t+30s` to nanoseconds.
 
     Raises:
         ValueError: an entry is not a signal.

@@ -1,4 +1,4 @@
-"""The spread of many numbers: where they lie close together, none can stand out."""
+"""The spread of many numbers. If they are close together, none of them stands out."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-#: Marks on the scale of `bucket` between a number and its double.
+#: Number of buckets between a number and its double.
 FINENESS = 8
 
 
 class Spread:
-    """The lowest and the highest of some numbers, and whether one of them is not a number."""
+    """The lowest and highest of some numbers; `odd` says whether one of them is NaN."""
 
     __slots__ = ("high", "low", "odd")
 
     def __init__(self, numbers: Collection[float]) -> None:
         self.low = min(numbers, default=float("inf"))
         self.high = max(numbers, default=float("-inf"))
-        # A value that is not a number compares with nothing and would hide the others; the sum shows it.
+        # NaN compares with nothing and may hide the other numbers, but the sum shows it.
         total = sum(numbers)
         self.odd = total != total
 
     def __bool__(self) -> bool:
-        """Whether there were any."""
+        """Return whether there were any numbers."""
         return self.odd or self.low <= self.high
 
 
 def bucket(number: float | None) -> float | None:
-    """Return the place of a number on a scale of powers of two; infinity for one that has none, None for None.
+    """Return the bucket of a number on a logarithmic scale; infinity if the number is not positive and finite.
 
-    A window that keeps the places of its facts knows how far apart they can be without a look at each.
+    A window that keeps the distinct buckets of its facts can tell how far apart the numbers are without reading each.
     """
     if number is None:
         return None
@@ -40,6 +40,6 @@ def bucket(number: float | None) -> float | None:
 
 
 def close(buckets: Iterable[float | None], factor: float) -> bool:
-    """Whether numbers from these buckets are certain to be less than `factor` times each other."""
+    """Return whether numbers from these buckets are certainly less than `factor` times each other."""
     known = [place for place in buckets if place is not None]
     return not known or (max(known) - min(known) + 1) / FINENESS < log2(factor)

@@ -1,4 +1,4 @@
-"""Facts in order of time, and those of them that are near an instant."""
+"""Facts in order of time, and searches for those near an instant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _end = attrgetter("end")
 
 
 class Timeline(Generic[F]):
-    """Facts in order of time; each question about them costs a binary search.
+    """Facts in order of time. Each question costs a binary search.
 
     Args:
         facts: in order of time.
@@ -35,15 +35,15 @@ class Timeline(Generic[F]):
         self._longest: list[F] | None = None
 
     def first(self, oldest: int, newest: int) -> F | None:
-        """The first that ended at `oldest` or later, where it began at `newest` or earlier."""
+        """Return the first fact that ended at `oldest` or later, if it began at `newest` or earlier."""
         longest = self._lasting()
-        # Ends of the longest never fall; where they first reach `oldest`, the fact itself does.
+        # The ends in this list never fall. Where they first reach `oldest`, the fact at that place itself does.
         place = bisect_left(longest, oldest, key=_end)
         return longest[place] if place < len(longest) and longest[place].time <= newest else None
 
     def latest(self, oldest: int, newest: int) -> F | None:
-        """The last that began at `newest` or earlier, where it ended at `oldest` or later; else the one of those
-        before it that lasted longest, where that did."""
+        """Return the last fact that began at `newest` or earlier, if it ended at `oldest` or later. If not, try the
+        earlier fact with the latest end."""
         place = bisect_right(self.facts, newest, key=_time) if self.facts else 0
         if not place:
             return None
@@ -53,7 +53,7 @@ class Timeline(Generic[F]):
         return last if last.end >= oldest else None
 
     def _lasting(self) -> list[F]:
-        """For each fact the one that lasted longest of it and those before it."""
+        """Return for each fact the one with the latest end among it and those before it."""
         if self._longest is None:
             self._longest = list(accumulate(self.facts, _later_end))
         return self._longest
@@ -64,20 +64,20 @@ def _later_end(one: F, other: F) -> F:
 
 
 class Others(Generic[F]):
-    """Facts in order of time, for the first near an instant whose name is another.
+    """Facts in order of time, to find the first near an instant that has another name.
 
     Args:
         facts: in order of time.
-        name: says by what they are told apart: a rank, a GPU.
+        name: returns the name of a fact: a rank, a GPU.
     """
 
     __slots__ = ("_ends", "_longest", "_name")
 
     def __init__(self, facts: Sequence[F], name: Callable[[F], object]) -> None:
         self._name = name
-        #: When each of the longest below ended; these never fall.
+        #: The end of the first fact of each pair below. These never fall.
         self._ends: list[int] = []
-        #: For each fact, of it and those before it, the one that lasted longest, and the one of another name that did.
+        #: For each fact, among it and those before it: the fact with the latest end, and that of another name.
         self._longest: list[tuple[F, F | None]] = []
         one: F | None = None
         other: F | None = None
@@ -90,8 +90,8 @@ class Others(Generic[F]):
             self._ends.append(one.end)
 
     def first(self, value: object, oldest: int, newest: int) -> F | None:
-        """The first whose name is not this value that ended at `oldest` or later, where it began at `newest` or
-        earlier."""
+        """Return the first fact with another name than `value` that ended at `oldest` or later, if it began at
+        `newest` or earlier."""
 
         def of_another(pair: tuple[F, F | None]) -> F | None:
             return pair[0] if self._name(pair[0]) != value else pair[1]
@@ -100,7 +100,7 @@ class Others(Generic[F]):
             fact = of_another(pair)
             return NEVER if fact is None else fact.end
 
-        # None of another name can last longer than the longest of all.
+        # No fact of another name ends later than the latest of all, so the search can begin there.
         place = bisect_left(self._ends, oldest)
         if place < len(self._ends) and end(self._longest[place]) < oldest:
             place = bisect_left(self._longest, oldest, place, key=end)
@@ -109,11 +109,7 @@ class Others(Generic[F]):
 
 
 class ValueChanges:
-    """The places at which a sequence of values changes.
-
-    Args:
-        values: in the order of the facts they are of.
-    """
+    """The indexes at which a sequence of values changes."""
 
     __slots__ = ("_places",)
 
@@ -121,18 +117,18 @@ class ValueChanges:
         self._places = [place for place, (one, other) in enumerate(pairwise(values), 1) if one != other]
 
     def after(self, begin: int) -> int | None:
-        """The first place after `begin` at which the value is another; None where it stays the same."""
+        """Return the first index after `begin` at which the value changes; None if it stays the same."""
         place = bisect_right(self._places, begin)
         return self._places[place] if place < len(self._places) else None
 
     def between(self, begin: int, end: int) -> bool:
-        """Whether two of the values from `begin` up to, and without, `end` differ."""
+        """Return whether the values from `begin` up to but not including `end` differ."""
         place = self.after(begin)
         return place is not None and place < end
 
 
 def grouped(facts: Iterable[F], name: Callable[[F], K]) -> dict[K, list[F]]:
-    """The facts by this name, each group in the order of the facts."""
+    """Return the facts by name, each group in the order of the facts."""
     groups: dict[K, list[F]] = {}
     for fact in facts:
         key = name(fact)
@@ -144,12 +140,12 @@ def grouped(facts: Iterable[F], name: Callable[[F], K]) -> dict[K, list[F]]:
 
 
 def in_order(*sequences: Sequence[F]) -> Sequence[F]:
-    """The facts of all these, each of which is in order, by time and then by uid."""
+    """Merge sorted sequences of facts, in order of time and then of uid."""
     filled = [facts for facts in sequences if facts]
     if len(filled) < 2:
         return filled[0] if filled else ()
     merged = sorted(chain.from_iterable(filled), key=_time)
-    # Uids are made up only where times do not decide.
+    # Uids cost time to build, so use them only if two times are equal.
     if len(set(map(_time, merged))) < len(merged):
         merged.sort(key=order)
     return merged

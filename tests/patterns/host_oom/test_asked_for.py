@@ -44,4 +44,4 @@ def test_a_kill_was_asked_for(
     for seconds in before:
         window.add(kind(reason="preempted", **where(KILLED - seconds, pod)))
     report = MemoryKillReport(reporter="slurm", **where(KILLED, "a/p"))
-    assert HostOom()._asked_for(window, report) is asked
+    assert HostOom()._requested(window, report) is asked

@@ -13,12 +13,11 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.patterns.nccl_hang.waiting import (
     CallsByRank,
     _culprit,
-    _entered,
+    _last_entered,
     _origin,
-    _silent,
     _stuck_at,
+    _unheard_ranks,
     ended,
-    is_pairwise,
     unfinished,
 )
 from tracecore.signals.record import Source
@@ -95,8 +94,8 @@ def test_a_rank_ended_a_collective() -> None:
     ("op", "found"), [("SEND", True), ("recv 2<-1", True), ("coalesced", True), ("ALLREDUCE", False)]
 )
 def test_sends_and_receives_are_pairwise(op: str, found: bool) -> None:
-    assert is_pairwise(report(0, op=op)) is found
-    assert not is_pairwise(report(0))
+    assert report(0, op=op).is_p2p is found
+    assert not report(0).is_p2p
 
 
 # -- what a rank entered, where it is stuck, who is silent -------------------------------------------------------------
@@ -123,7 +122,9 @@ def test_sends_and_receives_are_pairwise(op: str, found: bool) -> None:
 )
 def test_the_last_collective_that_a_rank_entered(facts: list[Fact], entered: dict[int, int]) -> None:
     known = window(*facts)
-    assert _entered(known, {fact.rank: fact for fact in known.of(GroupProgress) if fact.rank is not None}) == entered
+    assert (
+        _last_entered(known, {fact.rank: fact for fact in known.of(GroupProgress) if fact.rank is not None}) == entered
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_the_first_collective_in_which_a_rank_is_stuck(facts: list[Fact], stuck:
     ],
 )
 def test_ranks_of_which_no_watchdog_was_heard(facts: list[Fact], pg: str, silent: set[int]) -> None:
-    assert _silent(window(*facts, pg=pg)) == silent
+    assert _unheard_ranks(window(*facts, pg=pg)) == silent
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_what_is_known_of_a_rank_that_did_not_come() -> None:
         def __init__(self, last: Fact | None = None, dump: GroupProgress | None = None) -> None:
             self.last, self.progress = last, {} if dump is None else {1: dump}
 
-        def last_word(self, rank: int) -> Fact | None:
+        def latest_evidence(self, rank: int) -> Fact | None:
             return self.last
 
     def told(known: Any, waiter: GroupProgress | None = None) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Entries of collectives from stamped records (`nccl.fr.*`), one entry each."""
+"""Projector of collective entries from stamped records (`nccl.fr.*`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANKS: Final = ("gen_ai.training.rank", "nccl.rank", "nccl.fr.rank")
 
 
 def collective_entry(record: Stamped) -> CollectiveEntry | None:
-    """An entry needs its sequence number and a rank, by any of its three names."""
+    """Return an entry, which needs a sequence number and a rank under any of three names."""
     own = record.own.get
     seq = natural(own("nccl.fr.collective_seq_id"))
     rank = next((value for key in _RANKS if (value := natural(record.get(key))) is not None), None)

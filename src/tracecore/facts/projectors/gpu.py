@@ -1,4 +1,4 @@
-"""Kernel lines and metrics about GPUs, links and ports."""
+"""Projectors of kernel lines and metrics about GPUs, links and ports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def xid(record: Stamped) -> Xid | None:
 
 
 def _decoded(record: Stamped) -> dict[str, Any]:
-    """Return what only NVLink errors (144 to 150) and recovery actions (154) carry."""
+    """Return the fields that only NVLink errors (144 to 150) and recovery actions (154) have."""
     return {
         "unit": name(record.get("kernelevents.xid.unit")),
         "fatal": flag(record.get("kernelevents.xid.fatal")),
@@ -151,7 +151,7 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
     reason = word(record.get("hw.gpu.throttle.reason"))
     throttled = magnitude(record.get("hw.gpu.throttle.duration"))
     if throttled is None and magnitude(record.get("hw.gpu.throttle.active")) == 0:
-        throttled = 0.0  # one series for each reason: this one is not active
+        throttled = 0.0  # there is one series for each reason, and this reason is not active
     sample = ThrottleSample(
         **identity,
         reason=_REASONS.get(reason, reason) if reason else None,
@@ -165,12 +165,12 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
 
 
 def throttle_sample_by_index(record: Stamped) -> ThrottleSample | None:
-    """The same of a GPU whose bus id nobody told."""
+    """Return a sample of a GPU without a bus id, by its index."""
     return None if record.get("gpu.id") is not None else throttle_sample(record)
 
 
 def throttle_sample_by_uuid(record: Stamped) -> ThrottleSample | None:
-    """The same of a GPU of which not even the index is known: it keeps its UUID until a file tells more."""
+    """Return a sample of a GPU without bus id and index. It has the UUID until another file gives more."""
     known = record.get("gpu.id") is not None or record.get("hw.gpu.index") is not None
     return None if known else throttle_sample(record)
 
@@ -184,7 +184,7 @@ def framebuffer_sample(record: Stamped) -> FramebufferSample | None:
 
 
 def _bytes(record: Stamped, attribute: str) -> int | None:
-    """Gauges are often doubles; a fraction of a byte is noise of the unit conversion."""
+    """Return whole bytes. Gauges are often doubles with fractions from the conversion of units."""
     value = magnitude(record.get(attribute))
     return None if value is None else integer(float(round(value)))
 
@@ -193,7 +193,7 @@ def aer_error(record: Stamped) -> AerError | None:
     severity = aer_severity(record.get("kernelevents.pcie_aer.severity"))
     if severity is None:
         return None
-    # Of a port or another device it is an error of the machine, and of no GPU.
+    # Without a bus id of a GPU, it is an error of a port or another device of the machine.
     return AerError(
         **record.identity(),
         severity=severity,
@@ -210,7 +210,7 @@ def aer_recovery(record: Stamped) -> AerRecovery | None:
 
 
 def aer_severity(value: object) -> str | None:
-    """`corrected`, `nonfatal` or `fatal` from any of the kernel's wordings."""
+    """Return `corrected`, `nonfatal` or `fatal` for any of the kernel's wordings."""
     found = word(value)
     if found is None:
         return None
@@ -264,7 +264,7 @@ def port_state(record: Stamped) -> PortState | None:
     given = record.get("hw.network.ib.port.state")
     state = integer(given)
     if state is None and (named := word(given)) is not None:
-        # sysfs writes `4: ACTIVE`, drivers the word alone.
+        # sysfs writes `4: ACTIVE`, drivers write only the word.
         state = _PORT_STATES.get(named.rpartition(":")[2].strip("_"))
     if device is None or state is None or not 1 <= state <= 4:
         return None

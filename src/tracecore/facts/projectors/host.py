@@ -1,4 +1,4 @@
-"""Kernel lines about the machine, and what a scheduler says about a job."""
+"""Projectors of kernel lines about the machine, and of scheduler output about jobs and nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.stop import PlannedStop
 from tracecore.signals.scheduler.slurm import hosts
 
-#: Tasks of one list that are believed.
+#: Maximum number of tasks to read from one list.
 MOST_TASKS: Final = 256
 
-#: What Slurm's states say about who wanted the end.
+#: The reason for the stop, by the state of Slurm.
 _STOPPED = {
     "TIMEOUT": "time_limit",
     "DEADLINE": "time_limit",
@@ -58,7 +58,7 @@ def oom_kill(record: Stamped) -> OomKill | None:
 
 
 def _constraint(value: object) -> str | None:
-    """`CONSTRAINT_MEMCG` and `memcg` are one."""
+    """Return `memcg` for both `CONSTRAINT_MEMCG` and `memcg`."""
     found = word(value)
     return None if found is None else found.removeprefix("constraint_")
 
@@ -78,7 +78,7 @@ def memory_kill_report(record: Stamped) -> MemoryKillReport | None:
 
 
 def _tasks(value: object) -> tuple[int, ...]:
-    """Ranks as srun lists its tasks: `1-3,7`."""
+    """Read ranks as srun lists its tasks: `1-3,7`."""
     found: set[int] = set()
     for part in value.split(",", MOST_TASKS)[:MOST_TASKS] if isinstance(value, str) else ():
         first, _, last = part.partition("-")
@@ -88,14 +88,14 @@ def _tasks(value: object) -> tuple[int, ...]:
 
 
 def slurm_memory_kill(record: Stamped) -> MemoryKillReport | None:
-    """Slurm's state OUT_OF_MEMORY, where no line beside it says the same."""
+    """Return a report for Slurm's state OUT_OF_MEMORY, if the record does not already give one."""
     if slurm_status(record) != "OUT_OF_MEMORY" or record.get("tracecore.host_oom.reporter") is not None:
         return None
     return MemoryKillReport(**_scheduled(record), reporter="slurm", detail=record.body)
 
 
 def slurm_status(record: Stamped) -> str | None:
-    """`CANCELLED by 1000` and `CANCELLED+` are CANCELLED."""
+    """Return the state of Slurm: CANCELLED also for `CANCELLED by 1000` and `CANCELLED+`."""
     found = name(record.get("tracecore.slurm.state"))
     return None if found is None else found.upper().split()[0].rstrip("+")
 
@@ -107,7 +107,7 @@ def _scheduled(record: Stamped) -> dict[str, Any]:
     if (node := name(record.get("tracecore.slurm.node"))) is not None:
         fields["node"] = node
     if _slurm_job(record) is not None:
-        # Slurm speaks of the whole job, in whichever rank's file its line ended up.
+        # Slurm's line is about the whole job, even if it is in the file of one rank.
         fields.pop("rank", None)
     return fields
 
@@ -131,7 +131,7 @@ def slurm_state(record: Stamped) -> SlurmState | None:
 
 
 def slurm_node_lost(record: Stamped) -> NodeReadiness | None:
-    """A node that does not answer Slurm."""
+    """Return a fact about a node that does not answer Slurm."""
     state, _ = _slurm_node(record)
     silent = state.rstrip("$@^~#%-").endswith("*") or "NOT_RESPONDING" in state
     gone = silent or flag(record.get("tracecore.slurm.node_gone")) is True
@@ -142,7 +142,7 @@ def slurm_node_lost(record: Stamped) -> NodeReadiness | None:
 
 
 def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
-    """A node that answers Slurm and is given no jobs."""
+    """Return a fact about a node that answers Slurm but gets no jobs."""
     state, reason = _slurm_node(record)
     kept_off = any(word in state for word in ("DOWN", "DRAIN", "FAIL")) or (not state and bool(reason))
     if not kept_off or slurm_node_lost(record) is not None or "node" not in record.identity():
@@ -154,13 +154,13 @@ def slurm_node_unavailable(record: Stamped) -> HostEvent | None:
 
 
 def _slurm_node(record: Stamped) -> tuple[str, str]:
-    """State and reason; a list of reasons alone has no state."""
+    """Return state and reason of a node. A list of reasons has no state."""
     state = name(record.get("tracecore.slurm.node_state")) or ""
     return state.upper(), text(record.get("tracecore.slurm.reason"), 512) or ""
 
 
 def started_node_lost(record: Stamped) -> NodeReadiness | None:
-    """Return that a node is gone, as the one says who started processes there: Ray's head, mpirun, Flux."""
+    """Return a fact about a node that is gone according to the launcher of its processes: Ray's head, mpirun, Flux."""
     if flag(record.get("tracecore.node.lost")) is not True:
         return None
     fields = record.identity()
@@ -182,7 +182,7 @@ def planned_stop(record: Stamped) -> PlannedStop | None:
 
 
 def slurm_stop(record: Stamped) -> PlannedStop | None:
-    """A Slurm state that says the end was wanted, where no line beside it says the same."""
+    """Return a stop for a Slurm state that means a requested end, if the record does not already give one."""
     reason = _STOPPED.get(slurm_status(record) or "")
     if reason is None or record.get("tracecore.stop.reason") is not None:
         return None

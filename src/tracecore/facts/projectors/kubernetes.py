@@ -1,4 +1,4 @@
-"""Kubernetes events and the state of pods and nodes."""
+"""Projectors of Kubernetes events and of the state of pods and nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
     if _hint(record) != "pod_evicted" and reason != "Evicted":
         return None
     if record.get("tracecore.stop.reason") is not None:
-        return None  # somebody empties the node: no pressure is looked for
+        return None  # the node is drained, so the eviction has no pressure as its cause
     fields = record.event_identity()
     if "pod" not in fields:
         return None
@@ -90,7 +90,7 @@ def node_readiness(record: Stamped) -> NodeReadiness | None:
 
 
 def node_rebooted(record: Stamped) -> HostEvent | None:
-    """The kubelet saw another boot id."""
+    """Return a reboot, which the kubelet knows from a new boot id."""
     if _reason(record) != "Rebooted":
         return None
     fields = record.event_identity()
@@ -99,7 +99,7 @@ def node_rebooted(record: Stamped) -> HostEvent | None:
 
 
 def node_problem(record: Stamped) -> HostEvent | None:
-    """A watcher of the node complains of something while the node goes on."""
+    """Return a problem that a monitor of the node reports while the node goes on."""
     fields = record.event_identity()
     if _hint(record) != "node_problem" or "node" not in fields:
         return None
@@ -115,7 +115,7 @@ def pod_ready(record: Stamped) -> PodReady | None:
         return None
     source: Source = fields["source"]
     who = fields.get("pod") or f"rank {fields['rank']}"
-    # Stamped on every record of the pod: one statement, however often it is read.
+    # Every record of the pod has this attribute. The uid makes them one statement.
     fields["source"] = Source(source.path, source.offset, source.line, source.length, f"pod-ready:{who}:{ready}")
     fields["time"] = ready
     fields.pop("count", None)
@@ -191,7 +191,7 @@ def preempted(record: Stamped) -> PlannedStop | None:
 
 
 def workload_event(record: Stamped) -> WorkloadEvent | None:
-    """Return what no other projector of events has a type for."""
+    """Return an event for which no other projector has a type."""
     hint, reason = _hint(record), _reason(record)
     if hint is None or hint in _TYPED_HINTS or reason in MOUNT_REASONS or reason in CNI_REASONS:
         return None

@@ -1,4 +1,4 @@
-"""Projectors, and the index that finds those a record can concern."""
+"""Projectors, and the index that finds the projectors for a record."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ F = TypeVar("F", bound=Fact)
 
 
 class Projection(Generic[F]):
-    """A projector: its gate, and the function that makes the fact of a record that passed it.
+    """A projector: a function that makes a fact from a record, and the attributes that the record needs for it.
 
     Args:
-        make: gives the fact, or None where a value is not what it should be.
-        gate: attributes that must all be there; the first must be the record's own.
-        either: attributes of which the record itself must have one.
-        resource: the first of the gate may also stand on the resource alone.
+        make: returns the fact, or None if a value is not valid.
+        gate: attributes that must all be present, the first of them on the record itself.
+        either: the record itself must have one of these attributes.
+        resource: the first attribute of the gate may also be only on the resource.
     """
 
     __slots__ = ("either", "gate", "make", "resource", "rest")
@@ -47,7 +47,7 @@ class Projection(Generic[F]):
 
     @property
     def triggers(self) -> tuple[str, ...]:
-        """The attributes one of which the record itself must have."""
+        """Return the attributes of which the record itself must have one."""
         return self.either or self.gate[:1]
 
     @property
@@ -55,7 +55,7 @@ class Projection(Generic[F]):
         return self.make.__name__
 
     def of(self, record: Stamped) -> F | None:
-        """The fact of a record one of whose attributes is a trigger."""
+        """Return the fact of a record that has one of the triggers."""
         for name in self.rest:
             if record.get(name) is None:
                 return None
@@ -71,19 +71,19 @@ class Projection(Generic[F]):
 
 
 def _parts(signal: object) -> tuple[object, object]:
-    """Attributes of a record and of its resource, of a signal that lacks something."""
+    """Return the attributes of a record and of its resource, for a signal with missing parts."""
     log = signal.get("log") if isinstance(signal, dict) else None
     own = log.get("attributes") if isinstance(log, dict) else None
     resource = signal.get("resource") if isinstance(signal, dict) else None
     return own, (resource.get("attributes") if isinstance(resource, dict) else None)
 
 
-#: How often the line of a record was written, where the reader left repeats out.
+#: The number of times that the line of a record was written, if the reader left out repeats.
 REPEATED: Final = "tracecore.repeat.count"
 
 
 class Index:
-    """Finds the projectors of a record with one look-up for each of its attributes."""
+    """Finds the projectors for a record with one look-up for each of its attributes."""
 
     def __init__(self, projectors: Sequence[Projection[Fact]]) -> None:
         self._projectors = tuple(projectors)
@@ -91,18 +91,18 @@ class Index:
         for place, projector in enumerate(projectors):
             for name in projector.triggers:
                 by_trigger.setdefault(name, []).append(place)
-        # Triggers of the same projectors share one tuple, so that a record with several is found to need them once.
+        # Triggers of the same projectors share one tuple object, so that `project` adds it only once.
         shared: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._by_trigger = {n: shared.setdefault(t, t) for n, t in ((n, tuple(p)) for n, p in by_trigger.items())}
         self._on_resource = tuple((p.gate[0], place) for place, p in enumerate(projectors) if p.resource)
 
     @property
     def triggers(self) -> frozenset[str]:
-        """Attributes that can make a fact: a record that has none of them makes none."""
+        """Return the attributes that can lead to a fact. A record without any of them gives no fact."""
         return frozenset(self._by_trigger)
 
     def project(self, signal: LogSignal, *, redact: bool = False) -> list[Fact]:
-        """All facts of the record, in the order of the projectors; without secrets where that is asked for."""
+        """Return all facts of the record, in the order of the projectors; without secrets if `redact` is set."""
         attributes: object
         resource: object
         try:
@@ -139,7 +139,7 @@ class Index:
 
 
 def _repeated(fact: Fact, attributes: dict[str, object]) -> Fact:
-    """A fact that was stated as often as its line was written."""
+    """Return the fact with the count of its line."""
     count, until = attributes[REPEATED], attributes.get("tracecore.repeat.until_unix_nano")
     if not isinstance(count, int) or count < 2:
         return fact

@@ -1,4 +1,4 @@
-"""Progress lines, checkpoints, values, evaluation."""
+"""Projectors of progress lines, checkpoints, values and evaluation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
 _UNREAL = frozenset({"nan", "inf", "infinity"})
-#: Reporters whose every line is about one step.
+#: Reporters that write a line about each single step.
 _OF_ONE_STEP = frozenset({"the program's own times", "the program's own comparison"})
-#: As of the pattern: ranks without which nobody is told from the others, how many times the middle one's time is slow,
-#: and the share of slow ranks beyond which nobody is.
+#: As in the straggler pattern: minimum number of ranks, how many times the median is slow, and the maximum share of
+#: slow ranks.
 _COHORT, _SLOW, _CROWD = 4, 1.5, 0.25
 _PAIR = re.compile(r"(?i)r(?:ank)?[ _]?(\d{1,7})[\"']?[=:] ?(\d+(?:\.\d+)?)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -34,7 +34,7 @@ _RANK = re.compile(r"(?<![\w.])\d{1,7}(?![\w.])|(?<=rank=)\d{1,7}")
 
 
 def progress(record: Stamped) -> Progress | None:
-    # These lines mention a step without having made one.
+    # These lines mention a step but do not report progress.
     get = record.get
     if get(_STALL) is not None or get(_CHECKPOINT) is not None or get(_EXPLICIT) is not None:
         return None
@@ -88,7 +88,7 @@ def non_finite(record: Stamped) -> NonFinite | None:
     what = word(record.get("tracecore.training.non_finite")) or _unreal(record)
     if what is None:
         return None
-    # A report prints the value beside other numbers; a line of its own is the program's complaint.
+    # A report prints the value with other numbers. A line with only this value is a complaint of the program.
     reported = any(
         record.own.get(n) is not None
         for n in (
@@ -110,7 +110,7 @@ def non_finite(record: Stamped) -> NonFinite | None:
 
 
 def _unreal(record: Stamped) -> str | None:
-    """Return the value of a report that is itself not finite. A metric has no other way to say so."""
+    """Return the measure of a report whose value is not finite. A metric can show it only like this."""
     for what in ("loss", "grad_norm"):
         value = record.get("tracecore.training." + what)
         if isinstance(value, str):
@@ -167,7 +167,7 @@ def slow_ranks(record: Stamped) -> SlowRanks | None:
 
 
 def _by_times(record: Stamped, reporter: str, times: str) -> SlowRanks | None:
-    """Return the ranks that take half as long again as the middle one, by the times of all of them in one step."""
+    """Return the ranks that take at least `_SLOW` times the median, by the times of all ranks in one step."""
     first = natural(record.get("tracecore.straggler.first_rank")) or 0
     pairs = [(int(rank), float(took)) for rank, took in _PAIR.findall(times)]
     took = dict(pairs) or {first + place: float(text) for place, text in enumerate(_NUMBER.findall(times))}
@@ -205,6 +205,5 @@ TRAINING = (
     ),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
-    # Times of a step are told as a list, or as pairs of rank and time.
     Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),
 )

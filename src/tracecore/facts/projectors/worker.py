@@ -1,4 +1,4 @@
-"""Worker output: NCCL, exceptions, signals, launchers, memory, storage."""
+"""Projectors of worker output: NCCL, exceptions, signals, launchers, memory, storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAUNCHER = "tracecore.launcher."
 
 
 def signal_named(value: object) -> str | None:
-    """`SIGSEGV` from `SIGSEGV`, `segv`, `11` or 11."""
+    """Return `SIGSEGV` for `SIGSEGV`, `segv`, `11` or 11."""
     code = positive(value)
     if code is not None:
         return posix.Signals(code).name if code in posix.Signals.__members__.values() else None
@@ -45,12 +45,12 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
     group = get("nccl.watchdog.pg")
     desc = name(get("nccl.watchdog.pg_desc"))
     number = natural(get("nccl.watchdog.rank"))
-    # In the group of all ranks its own number is the rank; in another it is not.
+    # Only in the group of all ranks is the number of a rank the rank itself.
     whole = group in (None, 0, "0", GLOO) or desc == "default_pg"
     if "rank" not in fields and number is not None and whole:
         fields["rank"] = number
-    missing = _ranks(get("nccl.watchdog.missing_ranks")) or _gaps(_ranks(get("nccl.watchdog.ready_ranks")))
-    # A rank that calls itself by another number than its own speaks of a smaller group: so are those it misses.
+    missing = _ranks(get("nccl.watchdog.missing_ranks")) or _missing_below(_ranks(get("nccl.watchdog.ready_ranks")))
+    # If the number differs from the rank, the line is about a smaller group, and the missing numbers are of that group.
     numbered = number is not None and number != fields.get("rank", number) and group is None
     report = WatchdogReport(
         **fields,
@@ -78,23 +78,23 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
 
 
 def _waited_at(record: Stamped) -> str | None:
-    """The innermost line of user code in the traceback of a rank that gave up waiting."""
+    """Return the innermost line of user code in the traceback of a rank that gave up waiting."""
     stack = record.log.get("body")
     parsed = tracebacks.parse(stack) if isinstance(stack, str) and tracebacks.HEADER in stack else None
     return f"{parsed.frame.file}:{parsed.frame.line}" if parsed is not None and parsed.frame is not None else None
 
 
 def _ranks(value: object) -> tuple[int, ...]:
-    """Ranks as a line lists them: `2, 5`."""
+    """Read ranks as a line lists them: `2, 5`."""
     listed = value.split(",", 256)[:256] if isinstance(value, str) else ()
     found = {int(rank) for part in listed if (rank := part.strip()).isdecimal() and len(rank) < 8}
     return tuple(sorted(found))
 
 
-def _gaps(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ranks below the highest of these that are not among them; () where most are missing."""
+def _missing_below(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks below the highest of these that are not among them; () if most are missing."""
     known, world = set(ranks), max(ranks, default=-1) + 1
-    # Asked before the gaps are listed: a line may name a rank of seven digits.
+    # Compare the numbers before listing them, because a line may name a rank of seven digits.
     return tuple(rank for rank in range(world) if rank not in known) if world < len(known) + len(ranks) else ()
 
 
@@ -141,7 +141,7 @@ def rendezvous_retry(record: Stamped) -> RendezvousRetry | None:
 
 
 def exception_raised(record: Stamped) -> ExceptionRaised | None:
-    # A block that is one record has its traceback in the body.
+    # If a whole block is one record, the traceback is in the body.
     stack = record.get("exception.stacktrace") or record.log.get("body")
     parsed = tracebacks.parse(stack) if isinstance(stack, str) and tracebacks.HEADER in stack else None
     kind = name(record.get("exception.type")) or (parsed.type if parsed else None)
@@ -150,7 +150,7 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     message = text(record.get("exception.message"))
     whole = text(parsed.message) if parsed is not None else None
     if whole is not None and (message is None or whole.startswith(message)):
-        message = whole  # with its further lines, which often have the reason
+        message = whole  # has the further lines, which often contain the reason
     fields: dict[str, Any] = {}
     if parsed is not None:
         fields["caught"] = parsed.caught
@@ -192,7 +192,7 @@ def stack_printed(record: Stamped) -> StackPrinted | None:
 
 
 def _reported(record: Stamped) -> dict[str, Any]:
-    """Identity of the process a line speaks of: a launcher's line speaks of another rank than its own."""
+    """Return the identity of the process that a line is about. A launcher's line is about another process."""
     fields = record.identity()
     launcher = record.get("tracecore.launcher")
     if launcher is not None:
@@ -200,10 +200,10 @@ def _reported(record: Stamped) -> dict[str, Any]:
         if (rank := natural(record.get(_LAUNCHER + "rank"))) is not None:
             fields["rank"] = rank
             if own not in (None, rank) and launcher != "torchelastic":
-                # A rank that tells of another is not where that one is.
+                # A rank that reports another rank may be on another node.
                 fields = {key: value for key, value in fields.items() if key not in ("node", "pod")}
         host = name(record.get(_LAUNCHER + "host"))
-        # torchelastic's agent speaks of its own host only, whose name the record knows better; srun of others.
+        # torchelastic reports only its own host, which the record knows better. srun reports other hosts.
         if host is not None and (launcher != "torchelastic" or "node" not in fields):
             fields["node"] = host
     return fields
@@ -251,7 +251,7 @@ def launcher_failure(record: Stamped) -> LauncherFailure | None:
 
 
 def _launcher_traceback(record: Stamped) -> tracebacks.ParsedTraceback | None:
-    """The traceback an entry carries; where only its first line was stamped, the rest is in the table."""
+    """Return the traceback of an entry. If only its first line was stamped, the rest is in the body."""
     stack = record.get(_LAUNCHER + "traceback")
     if not isinstance(stack, str) or not stack:
         return None
@@ -306,7 +306,7 @@ def cuda_oom(record: Stamped) -> CudaOom | None:
 
 
 def _devices(record: Stamped) -> dict[str, Any]:
-    """Return what is known about the devices that the process counts."""
+    """Return the known settings that define the devices which the process counts."""
     return {
         "visible_devices": text(record.get("process.environment_variable.CUDA_VISIBLE_DEVICES"), 2048),
         "device_order": word(record.get("process.environment_variable.CUDA_DEVICE_ORDER")),

@@ -1,4 +1,4 @@
-"""Saving a checkpoint began and does not end, and the training stands still."""
+"""Detection of a checkpoint save that began and does not end while training makes no step."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 Storage: TypeAlias = StorageError | MountEvent
 
 PHASES = frozenset({"plan", "write", "barrier"})
-#: Words of a path or a backend, in lower case; the first that fits decides.
+#: (word of a path or backend name in lower case, kind of storage). The first word that occurs decides.
 BACKENDS = (("fsx", "fsx"), ("lustre", "lustre"), ("weka", "weka"), ("nfs", "nfs"), ("s3", "s3"))
-#: What storage says that holds nobody up.
+#: Storage errors that do not make a process wait.
 HARMLESS = frozenset({"recovered", "not_found", "corrupt", "checksum_mismatch"})
 LOOK = {
     "lustre": "`lfs check servers` and `dmesg -T | grep -i lustre`",
@@ -53,9 +53,9 @@ _time = attrgetter("time")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        stall: how long a phase may last without its end and without a step.
-        before: how long before the start of the stall trouble of the storage still explains it.
-        after: how long after it.
+        stall: a phase of saving hangs when it lasts this long without a step.
+        before: storage errors this long before the start of the stall may explain it.
+        after: storage errors this long after the start of the stall may explain it.
     """
 
     stall: Duration = 5 * MINUTE
@@ -67,14 +67,14 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         begun: phases that began and did not end, oldest first.
-        everyone: no rank is known but those.
-        stalled_ns: how long, as far as it was watched.
-        stall: the longest stall seen since.
-        storage: the first trouble of the storage.
-        timeout: a collective that gave up waiting.
-        alive: a process that was still there at the end.
-        awaited: the ranks that the others wait for, where a collective or a barrier tells.
-        stack: where one of those to look at stood, where that was printed.
+        everyone: all known ranks are in such a phase.
+        stalled_ns: observed duration of the hang.
+        stall: the longest stall since the save began.
+        storage: the first storage error near the start of the stall.
+        timeout: a watchdog's report of a collective that timed out.
+        alive: the exit status of a process that still ran at the end.
+        awaited: the ranks that the others wait for, according to a collective or a barrier.
+        stack: the printed stack of a rank to look at.
     """
 
     pattern_id: ClassVar[str] = "11"
@@ -97,7 +97,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def backend(self) -> str:
-        """From what the storage itself said, else from the path."""
+        """Return the kind of storage, from the storage error or from the path."""
         own = self.storage.backend if isinstance(self.storage, StorageError) else None
         said = self.storage.path if isinstance(self.storage, StorageError) else None
         return backend_of(own) or backend_of(self.first.path) or backend_of(said) or "unknown"
@@ -161,7 +161,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Return the ranks that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
+        """Return the ranks that began and did not end. If all ranks did, return rank 0, which coordinates a save."""
         found = Suspects.of(self.begun)
         if self.awaited:
             own = Suspects.of([begin for begin in self.begun if begin.rank in self.awaited])
@@ -171,7 +171,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects.of([begin for begin in self.begun if begin.rank == 0])
 
     def beside(self, rest: IncidentContext) -> CheckpointerHangVerdict:
-        """Where all save, a collective that waits for some of them tells who is stuck."""
+        """Add the stack, and narrow the stuck ranks to those that a collective waits for."""
         stuck = set(self._ranks()).intersection(rest.awaited)
         said = self
         if stuck and len(stuck) < len(self._ranks()):
@@ -184,10 +184,10 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class CheckpointerHang(Pattern[Config]):
-    """A phase of saving that began and has not ended for so long, while no step is made.
+    """A phase of saving that began long ago and has not ended, while no step is made.
 
-    Somebody must have watched: a stall, a collective that timed out, or a process still alive at the end. A log that
-    merely ends with "saving" says nothing. Full with trouble of the storage around the start of the stall.
+    Another fact must show that it hangs: a stall, a collective that timed out, or a process that still runs at the end.
+    A log that merely ends with "saving" proves nothing. Full with a storage error near the start of the stall.
     """
 
     id = "11"
@@ -229,7 +229,7 @@ class CheckpointerHang(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = window.of(WatchdogReport)
         begun = open_phases(window)
-        # Nearly always it is too early to say, and no collective has given up.
+        # Usually it is too early to decide and no collective has timed out.
         if not unfinished(window, [begin for begin in begun if not self._early(begin, reports, now)]):
             return []
         begun = unfinished(window, begun)
@@ -245,11 +245,11 @@ class CheckpointerHang(Pattern[Config]):
         return min((deadline for deadline in deadlines if deadline > now), default=None)
 
     def _early(self, begin: CheckpointPhase, reports: Sequence[WatchdogReport], now: int) -> bool:
-        """Whether this phase has not lasted for long enough, and nobody gave up waiting since it began."""
+        """Return whether this phase has not lasted long enough and no collective timed out since it began."""
         return now < begin.time + self.config.stall and not (reports and reports[-1].time >= begin.time)
 
     def _hangs(self, watched: WatchedSaves, begin: CheckpointPhase, now: int) -> bool:
-        """Whether it is plain that this phase hangs, and was before the run ended."""
+        """Return whether facts show that this phase hangs and did so before the run ended."""
         deadline = begin.time + self.config.stall
         seen = watched.stall(begin) is not None or watched.outlasts(begin)
         times = [deadline] if seen and now >= deadline else []
@@ -286,7 +286,7 @@ class CheckpointerHang(Pattern[Config]):
     def _storage(
         self, window: Window, first: CheckpointPhase, start: int, begun: Sequence[CheckpointPhase]
     ) -> Storage | None:
-        """The first trouble around the start of the stall; what is there only because clocks differ comes last."""
+        """Return the first storage error near the start of the stall, those that need the clock tolerance last."""
         nodes: dict[str | None, set[str | None]] = {}
         for one in begun:
             nodes.setdefault(one.node, set()).add(one.pod)
@@ -303,7 +303,7 @@ class CheckpointerHang(Pattern[Config]):
 
 
 def _is_theirs(window: Window, fact: Storage, nodes: Mapping[str | None, AbstractSet[str | None]]) -> bool:
-    """Whether trouble is the job's own, or was seen on a node that saves, and not by another pod."""
+    """Return whether a storage error is of this job, or of a node that saves and not of another pod there."""
     if window.key in job_keys(fact):
         return True
     pods = nodes.get(fact.node, frozenset())
@@ -311,7 +311,7 @@ def _is_theirs(window: Window, fact: Storage, nodes: Mapping[str | None, Abstrac
 
 
 def backend_of(name: str | None) -> str | None:
-    """The kind of storage that a path or a backend's name speaks of."""
+    """Return the kind of storage that a path or the name of a backend contains."""
     lower = (name or "").lower()
     return next((backend for word, backend in BACKENDS if word in lower), None)
 

@@ -1,4 +1,4 @@
-"""Checkpoints that began and neither ended nor were followed by steps."""
+"""Find checkpoint saves that began and neither ended nor were followed by steps."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _who: Callable[[Fact], Who] = attrgetter("rank", "pod", "node")
 
 
 def open_phases(window: Window) -> list[CheckpointPhase]:
-    """The last phase that each process began, where it did not end."""
+    """Return the last phase that each process began, if it did not end."""
     found = (_open(phases) for phases in window.grouped(CheckpointPhase, _who).values())
     return [begin for begin in found if begin is not None]
 
 
 def _open(phases: Sequence[CheckpointPhase]) -> CheckpointPhase | None:
-    """The last phase that one process began, where it did not end."""
+    """Return the last phase that one process began, if it did not end."""
     last = phases[-1]
     if last.event == "begin" and (len(phases) == 1 or phases[-2].time < last.time):
         return last
     latest = next((phase for phase in reversed(phases) if phase.event == "begin"), None)
     if latest is None:
         return None
-    # Lines of one time are told apart by their places.
+    # Lines with the same time are compared by their position.
     since = phases[bisect_left(phases, latest.time, key=_time) :]
     begins = [phase for phase in since if phase.event == "begin"]
     begin = latest if len(begins) == 1 else max(begins, key=_place)
@@ -49,7 +49,7 @@ def _open(phases: Sequence[CheckpointPhase]) -> CheckpointPhase | None:
 
 
 def unfinished(window: Window, begun: Iterable[CheckpointPhase]) -> list[CheckpointPhase]:
-    """Those of these open phases after which neither their process nor the job made a step; oldest first."""
+    """Return the open phases after which neither their process nor the job made a step, oldest first."""
     own = window.grouped(Progress, _who)
     finished = max((end.end for end in window.of(RunFinished)), default=NEVER)
     begun = [
@@ -61,7 +61,7 @@ def unfinished(window: Window, begun: Iterable[CheckpointPhase]) -> list[Checkpo
 
 
 def _last(reports: Sequence[Progress]) -> Progress:
-    """The last of these reports; those of one time are told apart by their places."""
+    """Return the last of these reports; reports with the same time are compared by their position."""
     if len(reports) == 1 or reports[-2].time < reports[-1].time:
         return reports[-1]
     place = bisect_left(reports, reports[-1].time, key=_time)
@@ -82,14 +82,14 @@ def longest(window: Window) -> int:
 
 
 def _not_left_behind(begun: Iterable[CheckpointPhase], reports: Sequence[Progress]) -> list[CheckpointPhase]:
-    """Those after which the job made no further step, whoever reported it. Ranks print one step at different times."""
+    """Return the phases after which no rank reached a further step. Ranks print one step at different times."""
     if not reports:
         return list(begun)
     steps = [-1 if report.step is None else report.step for report in reports]
     furthest = max(steps)
     since = reports[steps.index(furthest)].time
     first = reports[0].time
-    # Where there are steps from before it, one beyond all that were reached by then: the furthest, reached after it.
+    # If steps were reported before the phase, the furthest step of all must have been reached after it.
     return [
         begin
         for begin in begun
@@ -106,6 +106,6 @@ def _place(fact: Fact) -> tuple[int, str, int, str]:
 
 
 def after(fact: Fact, begin: Fact) -> bool:
-    """Lines of one file that share a time are told apart by their place in it."""
+    """Return whether a fact is after another; lines of one file with the same time are compared by offset."""
     same = fact.source.path == begin.source.path and fact.time == begin.time
     return fact.source.offset > begin.source.offset if same else fact.time > begin.time

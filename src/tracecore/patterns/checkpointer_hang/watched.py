@@ -1,4 +1,4 @@
-"""Evidence that somebody watched a save that does not end, and that the run had not ended."""
+"""Evidence that a save hangs while the run goes on: stalls, live processes and collectives that timed out."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _rank = attrgetter("rank")
 
 
 class WatchedSaves:
-    """The facts of a window, for questions about its saves in order of time.
+    """The facts of a window, for questions about its saves. Ask about saves in order of time.
 
     Args:
-        before: how long before a save a collective may have begun to wait for it.
+        before: a collective may begin to wait this long before the save begins.
     """
 
     def __init__(self, window: Window, before: int) -> None:
@@ -38,7 +38,7 @@ class WatchedSaves:
         self._reports = window.of(WatchdogReport)
         self._report = 0
         self._stalls = sorted(window.of(StepStalled), key=_end)
-        #: For each stall the longest of it and those that ended later.
+        #: For each stall, the longest among it and the stalls that ended later.
         self._longest = self._stalls.copy()
         for place in range(len(self._stalls) - 2, -1, -1):
             self._longest[place] = max(self._stalls[place], self._longest[place + 1], key=_length)
@@ -50,12 +50,12 @@ class WatchedSaves:
         self._usual: int | None = None
 
     def stall(self, begin: CheckpointPhase) -> StepStalled | None:
-        """The longest stall that lasted beyond the beginning of the save."""
+        """Return the longest stall that ended after the save began."""
         place = bisect_left(self._stalls, begin.time, key=_end)
         return self._longest[place] if place < len(self._stalls) else None
 
     def alive(self, begin: CheckpointPhase) -> ExitStatus | None:
-        """A process that was still there after the save began: the one that saves, or one that nobody names."""
+        """Return the status of a process that still ran after the save began: of the saving rank, or without a rank."""
         if begin.rank is None:
             return self._alive.first(begin.time, FOREVER)
         own = (self._alive_ranks.get(begin.rank), self._alive_ranks.get(None))
@@ -63,7 +63,7 @@ class WatchedSaves:
         return min((status for status in found if status is not None), key=_when, default=None)
 
     def outlasts(self, begin: CheckpointPhase) -> bool:
-        """Whether a process was still there, and had been saving for as long as saves of this run take."""
+        """Return whether a process still ran after saving for at least as long as other saves of this run took."""
         alive = self.alive(begin)
         if alive is None:
             return False
@@ -71,29 +71,28 @@ class WatchedSaves:
         return alive.end - begin.time >= self._usual
 
     def timeout(self, begin: CheckpointPhase) -> WatchdogReport | None:
-        """A collective that waited since about the time the save began."""
+        """Return the report of a collective that waited since about the time the save began."""
         oldest = begin.time - self._before
         while self._report < len(self._reports):
             report = self._reports[self._report]
             waited = report.elapsed_ms if report.elapsed_ms is not None else report.timeout_ms or 0
             if report.time >= begin.time and report.time - waited * (SECOND // 1000) >= oldest:
                 return report
-            # Saves that began later ask for later reports.
+            # Saves that began later need later reports only.
             self._report += 1
         return None
 
     def ended(self, begin: CheckpointPhase, until: int) -> bool:
-        """Whether the run ended, failed or was asked to stop after the save began and before this time."""
+        """Return whether the run ended, failed or was asked to stop after the save began and before `until`."""
         self._ends = Ends(self._window) if self._ends is None else self._ends
         return self._ends.between(begin, until)
 
 
 class Ends:
-    """Return the times at which a run ended, failed or was asked to stop."""
+    """The times at which a run ended, failed or was asked to stop."""
 
     def __init__(self, window: Window) -> None:
-        # An exception that is the storage's own error may have been retried; whether it ended the run is seen
-        # otherwise.
+        # An exception that is also a storage error may have been retried, so it does not prove an end.
         retried = {(error.time, error.rank) for error in window.of(StorageError)}
         ends: list[Fact] = [
             fact
@@ -105,12 +104,12 @@ class Ends:
         dead = [status.time for status in window.of(ExitStatus) if not status.alive]
         self._times = sorted((*(fact.time for fact in ends), *(phase.time for phase in failed), *dead))
         self._dead = frozenset(dead)
-        # At one instant: the last place in each file. A traceback has the time of the line above it.
+        # By time, the last offset in each file. A traceback gets the time of the line above it.
         self._ends = _last_places(ends)
         self._failed = _last_places(failed)
 
     def between(self, begin: CheckpointPhase, until: int) -> bool:
-        """Whether one came after this save began and before that time."""
+        """Return whether an end came after this save began and before `until`."""
         time, source = begin.time, begin.source
         if time >= until:
             return False

@@ -1,4 +1,4 @@
-"""Ranks of one group that called different collectives, sizes or types at the same sequence number."""
+"""Detection of ranks that called different collectives, sizes or types at the same sequence number of a group."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: What one rank called, from its dump or from its watchdog.
+#: The call of one rank, from its dump or from its watchdog.
 Call: TypeAlias = CollectiveEntry | WatchdogReport
 Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
-#: The window of what libraries say of a job as a whole.
-_TOLD = "*"
-#: The words of `nccl.error`: a library met calls that do not match, or waits and suspects it.
-_MET = "mismatched_collective"
+#: Key of the window for errors that NCCL or PyTorch report about the whole job.
+_WHOLE_JOB = "*"
+#: Values of `nccl.error`: a library saw calls that do not match, or it waits and only suspects them.
+_CERTAIN = "mismatched_collective"
 _SUSPECTED = "suspected_mismatch"
-#: The window of groups whose names ranks use differently.
+#: Key of the window for group names that mean different groups on different ranks.
 _CROSSED = "*crossed"
 
 
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        memory: how long an entry waits for the other ranks' entries of the same collective.
+        memory: an entry is compared with entries of other ranks that arrive within this time.
     """
 
     memory: Duration = 24 * HOUR
@@ -48,12 +48,12 @@ class Config(Settings, frozen=True, kw_only=True):
 class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        pg, pg_desc, seq: where ranks first differ.
-        differs: what differs first: the operation, the element type or the number of elements; or the splits of an
-            all-to-all, what one rank sends and another expects.
-        sides: entries by what was called, the largest side first.
-        odd: the minority's entries; everybody's when the sides are even.
-        transfers: of an all-to-all, what is sent and what is expected.
+        pg, pg_desc, seq: the first collective at which ranks differ.
+        differs: the first difference: the operation, the element type or the number of elements. `splits`: in an
+            all-to-all one rank sends another number of elements than its receiver expects.
+        sides: the entries grouped by call, the largest group first.
+        odd: entries of the minority, or of all ranks if the two largest sides have the same size.
+        transfers: numbers of elements sent and expected in an all-to-all.
     """
 
     pattern_id: ClassVar[str] = "18"
@@ -79,15 +79,15 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         words = apart([side[0] for side in self.sides])
         if self._even():
             both = zip(self.sides, words, strict=True)
-            halves = "; ".join(f"{named(_of(side))} called {call}" for side, call in both)
+            halves = "; ".join(f"{named(_ranks_of(side))} called {call}" for side, call in both)
             return f"Ranks called different collectives at seq {self.seq} of {group}: {halves}"
         return (
             f"{named(self.odd_ranks, capital=True)} called {words[1]} at seq {self.seq} of {group}, "
-            f"where {named(_of(self.sides[0]))} called {words[0]}"
+            f"where {named(_ranks_of(self.sides[0]))} called {words[0]}"
         )
 
     def _splits(self, group: str) -> str:
-        """Say which splits of an all-to-all do not add up."""
+        """Return the headline about splits of an all-to-all that do not add up."""
         where = f"in {self.sides[0][0].op or 'all_to_all'} seq {self.seq} of {group}"
         first = self.transfers[0]
         if first.sender is not None:
@@ -109,7 +109,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return f"{head}: rank {mine.rank} {does}{left}"
 
     def remediation(self) -> str:
-        places = [f"{named(_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
+        places = [f"{named(_ranks_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
         where = f" The calls: {'; '.join(places)}." if places else ""
         if len(frames := {_frame(side) for side in self.sides}) == 1 and (frame := frames.pop()):
             where = f" All of them call it at {frame}."
@@ -165,9 +165,9 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
 class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        first: the library's own word that calls do not match.
-        ranks: those that it names.
-        count: how many lines said so.
+        first: the first error in which a library says that calls do not match.
+        ranks: the ranks that the errors name.
+        count: number of lines with such an error.
     """
 
     pattern_id: ClassVar[str] = "18"
@@ -180,7 +180,7 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def suspected(self) -> bool:
-        """Whether the library only suspects it of ranks that wait."""
+        """Return whether the library only suspects a mismatch because ranks wait."""
         return self.first.error == _SUSPECTED
 
     def headline(self) -> str:
@@ -228,8 +228,8 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        groups: for each way to use the name, one rank that uses it so.
-        odd: the ranks whose order differs.
+        groups: one fact for each meaning of the group's name.
+        odd: facts of the ranks that created groups in another order.
     """
 
     pattern_id: ClassVar[str] = "18"
@@ -272,17 +272,20 @@ class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class CallsBySequence:
-    """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
+    """The latest entry of each rank by sequence number.
+
+    `mixed` has the numbers at which calls differ, `misfits` those at which splits of an all-to-all do not add up.
+    """
 
     def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
-        #: By sequence the entry that came first: all others are compared with it.
+        #: By sequence number the first entry, with which all others are compared.
         self._firsts: dict[int, CollectiveEntry] = {}
         self.mixed: set[int] = set()
         self.misfits: set[int] = set()
         for entry in entries:
             rank, seq = entry.rank, entry.seq
-            assert rank is not None  # keys() asks for it
+            assert rank is not None  # keys() drops entries without a rank
             if entry.transfers:
                 self.misfits.add(seq)
             ranks = self.latest.get(seq)
@@ -300,10 +303,10 @@ class CallsBySequence:
 
 
 class CollectiveMismatch(Pattern[Config]):
-    """The first sequence of a group where ranks disagree on operation, element type or size.
+    """The first sequence number of a group at which ranks disagree on operation, element type or size.
 
-    What may legitimately differ (uneven all-to-all, the root of a gather or scatter, sends and receives) is not part
-    of an entry's signature, so it cannot disagree.
+    Differences that are legitimate (uneven all-to-all, the root of a gather or scatter, sends and receives) are not
+    part of an entry's signature, so they are never compared.
     """
 
     id = "18"
@@ -322,7 +325,7 @@ class CollectiveMismatch(Pattern[Config]):
         if isinstance(fact, WatchdogReport):
             return ((job, ""),) if tells(fact) else ()
         if isinstance(fact, NcclError):
-            return ((job, _TOLD),) if fact.error in (_MET, _SUSPECTED) else ()
+            return ((job, _WHOLE_JOB),) if fact.error in (_CERTAIN, _SUSPECTED) else ()
         if isinstance(fact, GroupCrossed):
             return ((job, _CROSSED),)
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
@@ -330,21 +333,21 @@ class CollectiveMismatch(Pattern[Config]):
         return ((job, fact.pg),) if fact.signature is not None or fact.op is not None else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        if window.key[1] == _TOLD:
-            return [_told(window)]
+        if window.key[1] == _WHOLE_JOB:
+            return [_from_libraries(window)]
         if window.key[1] == _CROSSED:
             return _crossed(window)
         if not window.key[1]:
             return _from_reports(window)
-        if _alike(window.grouped(CollectiveEntry, _call)):
+        if _alike(window.grouped(CollectiveEntry, _compared_fields)):
             return []
         calls = CallsBySequence(window.of(CollectiveEntry))
-        waits = _open_from(calls) if calls.mixed else None
+        waits = _first_open(calls) if calls.mixed else None
         for seq in sorted(calls.mixed | calls.misfits):
             entries = calls.latest[seq].values()
             if len(entries) > 1 and any(entry.transfers for entry in entries):
-                return [_misfit(window, seq, list(entries))]
-            # Dumps were looked at as a whole: what their facts show is no call that ended before an open one.
+                return [_splits_verdict(window, seq, list(entries))]
+            # A mismatch before the first open collective did no harm, unless it is from a dump, where this was checked.
             if waits is not None and seq < waits and not any(entry.final for entry in entries):
                 continue
             sides = sides_of(entries)
@@ -367,12 +370,12 @@ def _crossed(window: Window) -> list[Verdict]:
     ]
 
 
-def _call(entry: CollectiveEntry) -> tuple[int, str | None, str | None, bool]:
+def _compared_fields(entry: CollectiveEntry) -> tuple[int, str | None, str | None, bool]:
     return entry.seq, entry.signature, entry.op, bool(entry.transfers)
 
 
 def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
-    """Whether all ranks made the same call at each sequence. Nearly always they did, and no entry is looked at."""
+    """Return whether all ranks made the same call at each sequence number. Usually they did, which ends the search."""
     seen: set[int] = set()
     for seq, _signature, _op, transfers in calls:
         if transfers or seq in seen:
@@ -381,22 +384,22 @@ def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
     return True
 
 
-def _told(window: Window) -> Verdict:
-    """Return the verdict on a mismatch that NCCL or PyTorch's own checks report."""
+def _from_libraries(window: Window) -> Verdict:
+    """Return the verdict on a mismatch that NCCL or the checks of PyTorch report."""
     every = window.of(NcclError)
-    said = [fact for fact in every if fact.error == _MET] or every
-    compared = {frozenset(_numbers(fact.peer)) for fact in said[:_SHOWN] if fact.peer}
+    errors = [fact for fact in every if fact.error == _CERTAIN] or every
+    compared = {frozenset(_numbers(fact.peer)) for fact in errors[:_SHOWN] if fact.peer}
     ranks: frozenset[int] = frozenset().union(*compared)
     if len(compared) > 1 and len(alone := frozenset.intersection(*compared)) == 1:
-        ranks = alone  # each of the others differs from this one
+        ranks = alone  # this rank differs from each of the others
     return ToldMismatchVerdict(
         key=window.key,
-        episode=said[0].source,
-        time=said[0].time,
+        episode=errors[0].source,
+        time=errors[0].time,
         confidence="partial",
-        first=said[0],
+        first=errors[0],
         ranks=tuple(sorted(ranks)),
-        count=sum(max(fact.count, 1) for fact in said),
+        count=sum(max(fact.count, 1) for fact in errors),
     )
 
 
@@ -405,7 +408,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _from_reports(window: Window) -> list[Verdict]:
-    """The first collective of each group about which watchdogs of different ranks say different things."""
+    """Return a verdict on the first collective of each group for which the watchdogs report different calls."""
     reports = window.of(WatchdogReport)
     found: dict[str, Verdict] = {}
     for (group, seq), ranks in sorted(reports_by_call(reports).items()):
@@ -433,8 +436,8 @@ def _from_reports(window: Window) -> list[Verdict]:
     return list(found.values())
 
 
-def _open_from(calls: CallsBySequence) -> int | None:
-    """The first collective that somebody has entered and that has not ended."""
+def _first_open(calls: CallsBySequence) -> int | None:
+    """Return the first collective that any rank has entered and not completed."""
     waits = [seq for seq, ranks in calls.latest.items() if any(not entry.done for entry in ranks.values())]
     return min(waits, default=None)
 
@@ -454,7 +457,7 @@ def _verdict(window: Window, seq: int, sides: dict[str, list[CollectiveEntry]]) 
     )
 
 
-def _misfit(window: Window, seq: int, entries: list[CollectiveEntry]) -> CollectiveMismatchVerdict:
+def _splits_verdict(window: Window, seq: int, entries: list[CollectiveEntry]) -> CollectiveMismatchVerdict:
     entries.sort(key=lambda entry: entry.rank or 0)
     odd = tuple(entry for entry in entries if entry.misfit)
     rest = tuple(entry for entry in entries if not entry.misfit)
@@ -472,14 +475,14 @@ def _misfit(window: Window, seq: int, entries: list[CollectiveEntry]) -> Collect
     )
 
 
-def _said(fact: Call) -> str:
-    """`all_reduce of 4096 Float`, or `ALLREDUCE of 4096` from a watchdog."""
+def _call_text(fact: Call) -> str:
+    """Return a call in words: `all_reduce of 4096 Float`, or `ALLREDUCE of 4096` from a watchdog."""
     return called(fact) if isinstance(fact, CollectiveEntry) else called_of(what(fact))
 
 
 def apart(entries: Sequence[Call]) -> list[str]:
-    """Return what each entry called, with both sides where the usual amounts are the same."""
-    words = [_said(entry) for entry in entries]
+    """Return the call of each entry in words, by its whole signature where the usual words do not tell them apart."""
+    words = [_call_text(entry) for entry in entries]
     if len(set(words)) == len(words):
         return words
     whole = [entry.signature if isinstance(entry, CollectiveEntry) else None for entry in entries]
@@ -494,7 +497,7 @@ def difference(one: str, other: str) -> Differs:
     return "type" if first[2::2] != second[2::2] else "size"
 
 
-def _of(side: Sequence[Call]) -> list[int]:
+def _ranks_of(side: Sequence[Call]) -> list[int]:
     return [entry.rank for entry in side if entry.rank is not None]
 
 
@@ -503,7 +506,7 @@ def _frame(side: Sequence[Call]) -> str | None:
 
 
 def _side(side: Sequence[Call]) -> dict[str, Any]:
-    document: dict[str, Any] = {"ranks": _of(side), "called": _said(side[0])}
+    document: dict[str, Any] = {"ranks": _ranks_of(side), "called": _call_text(side[0])}
     if frame := _frame(side):
         document["frame"] = frame
     return document

@@ -1,4 +1,4 @@
-"""Out of GPU memory, and in which way: exhausted, fragmented, oversized or capped."""
+"""Detection of GPU memory that ran out, and how: exhausted, fragmented, oversized request or capped process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["oversized_request", "memory_limit", "fragmentation", "exhaustion", "unknown"]
 Oom: TypeAlias = CudaOom | CudaOomUnmeasured
 
-#: Ranks that are named one by one.
+#: Maximum number of other ranks that a headline lists.
 NAMED = 16
 WORDS: dict[Kind, str] = {
     "oversized_request": "one request larger than the whole GPU",
@@ -66,9 +66,9 @@ _process: Callable[[Fact], tuple[object, ...]] = attrgetter("node", "pod", "rank
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how far from the failure a sample of the GPU's memory still counts, on both sides.
-        margin: what must be free beyond the request, as a share of the whole, to call it fragmentation.
-        recovery: how long after the failure two further steps of the same process show that it was survived.
+        window: a sample of the GPU's memory counts if it is this close to the failure, before or after.
+        margin: share of the total memory that must be free beyond the request to call it fragmentation.
+        recovery: two further steps of the process this soon after the failure show that it was survived.
     """
 
     window: Duration = 60 * SECOND
@@ -80,9 +80,9 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         oom: the failed allocation.
-        memory: in which way there was none.
-        free: the sample that says how much was free, where the line itself does not.
-        total: the sample that says how much there is.
+        memory: how the memory ran out.
+        free: the sample with the free memory, if the line does not have it.
+        total: the sample with the total memory, if the line does not have it.
         alike: other ranks that ran out of memory with it.
     """
 
@@ -124,12 +124,12 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
         return f"{NEXT[self.memory]}. {node}, `{smi}` shows what is left and who holds it."
 
     def evidence(self) -> Sequence[Fact]:
-        # One sample may have both numbers. A set would leave the order of what was read from one line to chance.
+        # One sample may have both numbers. A set would give facts of one line a random order.
         facts = dict.fromkeys(fact for fact in (self.oom, self.free, self.total) if fact is not None)
         return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
-        """The framebuffer, where neither the line nor a sample tells; the GPU, where nobody says which it was."""
+        """Return `metrics` if the memory is not known, and `gpu.id` if the GPU is not known."""
         framebuffer = ("metrics",) if self.memory == "unknown" else ()
         return framebuffer if self.oom.gpu else (*framebuffer, "gpu.id")
 
@@ -170,10 +170,10 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class CudaOomPattern(Pattern[Config]):
-    """An out-of-memory line, and what the GPU's memory looked like then: in the line itself, or sampled nearby.
+    """An out-of-memory line, and the state of the GPU's memory from the line itself or from samples near it.
 
-    Without the GPU's identity it is judged by the process alone and is at most partial. A process that goes on to
-    make two further steps has survived it.
+    If the GPU is not known, only the process counts and the verdict is partial. A process that makes two further steps
+    has survived it.
     """
 
     id = "10"
@@ -211,7 +211,7 @@ class CudaOomPattern(Pattern[Config]):
             repeated = before is not None and before >= oldest
             if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
                 continue
-            # Samples come all the time: a window whose failures were all survived does not ask for them.
+            # Samples are many, so they are read only if a failure was not survived.
             memory = memory or GpuMemory(window)
             newest = oom.time + self.config.window
             free, total = memory.free(oom, oldest, newest), memory.total(oom, oldest, newest)
@@ -243,7 +243,7 @@ class CudaOomPattern(Pattern[Config]):
 
 
 class GpuMemory:
-    """Samples of a GPU's memory in a window, asked about failures in order of time."""
+    """Samples of a GPU's memory in a window. Ask about failures in order of time."""
 
     __slots__ = ("_frees", "_nodes", "_totals")
 
@@ -254,13 +254,13 @@ class GpuMemory:
         self._nodes = None if window.key[0] else MemoryByNode(samples)
 
     def free(self, oom: Oom, oldest: int, newest: int) -> FramebufferSample | None:
-        """Return the sample with the free memory, where the line does not say how much was free."""
+        """Return the sample with the free memory, if the line does not have it."""
         if _line(oom, "free_bytes") is not None or self._ambiguous(oldest, newest):
             return None
         return self._frees.near(oom.time, oldest, newest)
 
     def total(self, oom: Oom, oldest: int, newest: int) -> FramebufferSample | None:
-        """Return the sample with the memory of the GPU, where the line does not say how much it has."""
+        """Return the sample with the total memory, if the line does not have it."""
         if _line(oom, "total_bytes") is not None or self._ambiguous(oldest, newest):
             return None
         return self._totals.near(oom.time, oldest, newest)
@@ -270,10 +270,10 @@ class GpuMemory:
 
 
 class Samples:
-    """Samples of a GPU's memory, asked about failures in order of time.
+    """Samples of a GPU's memory. Ask about failures in order of time.
 
     Args:
-        samples: in order of time, all with the number that is asked for.
+        samples: in order of time, all with the number that is needed.
     """
 
     __slots__ = ("_last", "_next", "_rest")
@@ -284,7 +284,7 @@ class Samples:
         self._next = next(self._rest, None)
 
     def near(self, time: int, oldest: int, newest: int) -> FramebufferSample | None:
-        """The last sample before the failure; else the first after it, when some is free again."""
+        """Return the last sample before the failure, else the first after it, when memory may be free again."""
         while self._next is not None and self._next.time <= time:
             self._last, self._next = self._next, next(self._rest, None)
         if self._last is not None and self._last.time >= oldest:
@@ -293,7 +293,7 @@ class Samples:
 
 
 class MemoryByNode:
-    """Samples of a bus id that several nodes may have: where two did, the line does not say of which it speaks."""
+    """Samples of a bus id that GPUs of several nodes may have. Then the line does not say which GPU it means."""
 
     __slots__ = ("_changes", "_named")
 
@@ -302,13 +302,13 @@ class MemoryByNode:
         self._changes = ValueChanges(map(_node, self._named))
 
     def several(self, oldest: int, newest: int) -> bool:
-        """Whether samples of this time are of several nodes."""
+        """Return whether samples of this time are of several nodes."""
         begin, end = bisect_left(self._named, oldest, key=_time), bisect_right(self._named, newest, key=_time)
         return self._changes.between(begin, end)
 
 
 class ProcessSteps:
-    """Reports of progress by process, for the question whether one goes on."""
+    """Reports of progress by process, to see whether a process goes on."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:
         self._all = reports
@@ -320,18 +320,17 @@ class ProcessSteps:
 
     @cached_property
     def _by_file(self) -> dict[tuple[object, ...], list[Progress]]:
-        """Reports of each process and file, in order of place."""
+        """Reports of each process and file, in order of offset."""
         known = sorted((report for report in self._all if report.step is not None), key=_offset)
         return grouped(known, lambda report: (*_process(report), report.source.path))
 
     def go_on(self, oom: Oom, within: int) -> bool:
-        """Whether its process makes two further steps: others may still end the step they are in; two steps are made
-        only by a run that goes on."""
+        """Return whether the process makes two further steps. One step may be the rest of the current step."""
         if not self._all:
-            return False  # nearly always, and found out without an allocation
+            return False  # the usual case, decided without allocations
         who = _process(oom)
         if oom.approximate:
-            # Which of two lines in two files came first is not known where one of them has no time.
+            # A line without a time can only be compared with lines of the same file.
             below = self._by_file.get((*who, oom.source.path), [])
             after = bisect_right(below, oom.source.offset, key=_offset)
             return after < len(below) and below[after].step != below[-1].step
@@ -345,7 +344,7 @@ class ProcessSteps:
             self._changes[who] = ValueChanges(map(_step, reports))
         if self._changes[who].between(begin, end):
             return True
-        # Lines of one file that share a time are told apart by their place in it.
+        # Lines of one file with the same time are compared by offset.
         same_time = reports[bisect_left(reports, oom.end, key=_time) : begin]
         tied = _of_file(same_time, oom.source.path)
         after = bisect_right(tied, oom.source.offset, key=_offset)
@@ -355,9 +354,9 @@ class ProcessSteps:
         return first != last or (begin < end and reports[begin].step != last)
 
     def _plainly_goes_on(self, who: tuple[object, ...], since: int, until: int) -> bool:
-        """Whether the first and the last report of this time are of this process and of different steps.
+        """Return whether the first and the last report of this time are of this process and of different steps.
 
-        A window mostly holds the reports of one process, and then none of the others needs to be looked at.
+        A window mostly holds reports of one process. Then no other report needs to be read.
         """
         begin, end = bisect_right(self._all, since, key=_time), bisect_right(self._all, until, key=_time)
         if end - begin < 2:
@@ -369,16 +368,16 @@ class ProcessSteps:
 
 
 def _of_file(reports: Sequence[Progress], path: str) -> list[Progress]:
-    """Return the reports of one file in order of place."""
+    """Return the reports of one file, in order of offset."""
     return sorted([report for report in reports if report.source.path == path], key=_offset)
 
 
 def _said_here(window: Window, oom: Oom) -> bool:
-    """A GPU known with its node is judged in the window of the two; the shared window is for what lacks a node."""
+    """Return whether this window judges the failure: that of its node, or the shared one if the node is unknown."""
     return len(window.key) == 3 or window.key[0] == (oom.node or "")
 
 
 def _line(oom: Oom, number: str, sample: FramebufferSample | None = None) -> int | None:
-    """A number of the line; where it has none, of the sample."""
+    """Return a number from the line, or from the sample if the line does not have it."""
     value = getattr(oom, number, None)
     return value if value is not None or sample is None else getattr(sample, number)

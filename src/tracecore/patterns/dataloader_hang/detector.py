@@ -1,4 +1,4 @@
-"""The input pipeline stopped, and why: a loader worker died, or a volume could not be mounted."""
+"""Detection of an input pipeline that stopped because a loader worker died or a volume could not be mounted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     K = TypeVar("K")
 
 Discriminator: TypeAlias = Literal["worker_killed", "storage_event"]
-#: Pod, rank where there is no pod, and whether the node is known and matters.
+#: Pod, rank (if there is no pod), and whether the fact must be joined in the window of its node.
 Whom: TypeAlias = tuple[str | None, int | str | None, bool]
 #: Stands for every rank.
 ANY = "*"
@@ -78,9 +78,9 @@ _rank = attrgetter("rank")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how far before the stall its reason may be.
-        threshold: a stall shorter than this is none.
-        retrying: operations that were only retried explain a stall when the retries went on for so long without a step.
+        window: the reason for a stall may be this long before it.
+        threshold: shorter stalls do not count.
+        retrying: retried operations explain a stall if the retries went on for this long without a step.
     """
 
     window: Duration = 5 * MINUTE
@@ -91,10 +91,10 @@ class Config(Settings, frozen=True, kw_only=True):
 class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        stall: of the training.
+        stall: the stall of the training.
         error: the latest loader error of the same pod.
         event: the latest failed mount on the same node.
-        stack: where the rank stood, where that was printed.
+        stack: the printed stack of the rank.
     """
 
     pattern_id: ClassVar[str] = "7"
@@ -108,7 +108,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def discriminator(self) -> Discriminator:
-        """The pod is the more precise scope."""
+        """Return the kind of reason; a loader error of the pod is more precise than an event of the node."""
         return "storage_event" if self.error is None else "worker_killed"
 
     @property
@@ -170,7 +170,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def beside(self, rest: IncidentContext) -> DataloaderHangVerdict:
-        """The rank that waits for its input may have said where."""
+        """Add the printed stack of the rank that waits for its input."""
         ranks = {fact.rank for fact in (self.stall, self.error) if fact is not None and fact.rank is not None}
         stack = next((rest.stacks[rank] for rank in sorted(ranks) if rank in rest.stacks), None)
         return self if stack is None else msgspec.structs.replace(self, stack=stack)
@@ -186,8 +186,8 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
 class DataloaderHang(Pattern[Config]):
     """A stall, and in the minutes before it a loader error of the same pod or a failed mount on the same node.
 
-    A stall alone never fires. Neither does one of the first steps, one of an evaluation, or a short one. A retried
-    operation is no error, but retries that go on for minutes without a step are why the training waits.
+    A stall alone does not count. Neither does a stall in the first steps or in an evaluation, or a short one. A retried
+    operation is no error, but retries that go on for minutes without a step explain a stall.
     """
 
     id = "7"
@@ -209,7 +209,7 @@ class DataloaderHang(Pattern[Config]):
             return ()
         if type(fact) is MountEvent and fact.reason not in MOUNT_REASONS:
             return ()
-        # A pod is on one node: a fact that knows only its pod meets the others in the pod's window.
+        # A fact that knows only its pod is joined with the others in the window of the pod.
         nodes: tuple[Key, ...] = ((fact.node,),) if fact.node else ()
         return (*nodes, ("", fact.pod)) if fact.pod else nodes or (("", ""),)
 
@@ -227,7 +227,7 @@ class DataloaderHang(Pattern[Config]):
         for stall in stalls:
             if stall.no_progress_s < long:
                 continue
-            # A stall that is stated as it grows gathers reasons until it was long enough.
+            # A stall that is reported while it grows may have its reason until it was long enough.
             oldest, newest = stall.time - self.config.window, stall.time
             if stall.last_time is not None:
                 newest = min(stall.last_time, max(newest, stall.since + self.config.threshold))
@@ -237,7 +237,7 @@ class DataloaderHang(Pattern[Config]):
                 error = retries.during(stall, self.config.retrying)
             if error is None and event is None:
                 continue
-            # The ranks of one pod stall together; without a volume, all pods that a job has on the node do.
+            # Ranks of one pod stall together. Without a volume, all pods of a job on the node stall together.
             who = (stall.pod if error is not None or not stall.job else None, stall.job)
             repeated = who in stalled and stalled[who] >= oldest
             stalled[who] = stall.time
@@ -253,12 +253,12 @@ class DataloaderHang(Pattern[Config]):
 
 
 class Reasons:
-    """The loader errors and failed mounts of a window, by whom they concern.
+    """The loader errors and failed mounts of a window, by the pod, rank or node that they concern.
 
-    A loader error concerns its pod, and where there are no pods its rank. A failed mount concerns its node.
+    A loader error concerns its pod, or its rank if there are no pods. A failed mount concerns its node.
 
     Args:
-        by_pod: this is the window of a pod: two facts that both know their node meet in the window of that node.
+        by_pod: this is the window of a pod. Two facts that both know their node are joined in the window of the node.
     """
 
     __slots__ = ("_by_pod", "_errors", "_events", "_ranks")
@@ -267,22 +267,22 @@ class Reasons:
         self._by_pod = by_pod
         errors = [error for error in window.of(LoaderError) if not error.retried]
         events = window.of(MountEvent)
-        # By whether only facts without a node count.
-        self._errors = {alone: _timelines(_nodeless(errors, alone), _pod) for alone in {False, by_pod}}
+        # The key says whether only facts without a node count.
+        self._errors = {alone: _timelines(_without_node(errors, alone), _pod) for alone in {False, by_pod}}
         self._ranks = {
-            alone: _timelines([error for error in _nodeless(errors, alone) if error.pod is None], _rank)
+            alone: _timelines([error for error in _without_node(errors, alone) if error.pod is None], _rank)
             for alone in self._errors
         }
         self._events = {
             alone: (
-                Timeline([event for event in _nodeless(events, alone) if event.node is not None]),
-                _timelines([event for event in _nodeless(events, alone) if event.node is None], _pod),
+                Timeline([event for event in _without_node(events, alone) if event.node is not None]),
+                _timelines([event for event in _without_node(events, alone) if event.node is None], _pod),
             )
             for alone in self._errors
         }
 
     def error(self, stall: StepStalled, oldest: int, newest: int) -> LoaderError | None:
-        """The latest loader error that concerns this stall."""
+        """Return the latest loader error that concerns this stall."""
         alone = self._by_pod and bool(stall.node)
         if stall.pod is not None or stall.rank is None:
             return _latest(self._errors[alone].get(stall.pod), None, oldest, newest)
@@ -290,12 +290,12 @@ class Reasons:
         return _latest(ranks.get(stall.rank), ranks.get(None), oldest, newest)
 
     def event(self, stall: StepStalled, oldest: int, newest: int) -> MountEvent | None:
-        """The latest failed mount that concerns this stall."""
+        """Return the latest failed mount that concerns this stall."""
         on_node, pods = self._events[self._by_pod and bool(stall.node)]
         return _latest(on_node, pods.get(stall.pod), oldest, newest)
 
 
-def _nodeless(facts: Sequence[F], alone: bool) -> Sequence[F]:
+def _without_node(facts: Sequence[F], alone: bool) -> Sequence[F]:
     return [fact for fact in facts if not fact.node] if alone else facts
 
 
@@ -304,7 +304,7 @@ def _timelines(facts: Sequence[F], name: Callable[[F], K]) -> dict[K, Timeline[F
 
 
 def _latest(one: Timeline[F] | None, other: Timeline[F] | None, oldest: int, newest: int) -> F | None:
-    """The latest of each, and of the two the one that began last."""
+    """Return the later of the latest facts of both timelines."""
     mine = None if one is None else one.latest(oldest, newest)
     its = None if other is None else other.latest(oldest, newest)
     if mine is None or its is None:
@@ -313,11 +313,11 @@ def _latest(one: Timeline[F] | None, other: Timeline[F] | None, oldest: int, new
 
 
 class Retries:
-    """Retried loader operations by whom they concern.
+    """Retried loader operations by the pod or rank that they concern.
 
     Args:
         errors: all loader errors of a window, oldest first.
-        by_pod: the window is a pod's: facts that know their node meet those that do in the window of that node.
+        by_pod: as in `Reasons`.
     """
 
     def __init__(self, errors: Sequence[LoaderError], by_pod: bool) -> None:
@@ -330,7 +330,7 @@ class Retries:
                     self._runs.setdefault((error.pod, rank, known), RetryRun()).add(error)
 
     def during(self, stall: StepStalled, enough: int) -> LoaderError | None:
-        """The latest retry of a stall, where retries went on for so long since the last step."""
+        """Return the latest retry during a stall, if retries went on for `enough` since the last step."""
         at_node = (False,) if stall.node or not self._by_pod else (False, True)
         ranks: tuple[int | str | None, ...] = (None,) if stall.pod is not None else (None, stall.rank)
         if stall.pod is None and stall.rank is None:
@@ -341,7 +341,7 @@ class Retries:
 
 
 class RetryRun:
-    """Retries of one pod or rank, oldest first, and how far those up to each reach."""
+    """Retries of one pod or rank, oldest first, and the latest end among the retries up to each."""
 
     __slots__ = ("_errors", "_reach")
 

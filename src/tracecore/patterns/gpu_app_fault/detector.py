@@ -1,4 +1,4 @@
-"""The program's own illegal access or assert on the GPU: the GPU is fine."""
+"""Detection of an illegal access or assert on the GPU that the program itself caused."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: CUDA errors that say nothing about what a kernel did.
+#: CUDA errors that are not caused by a kernel of the program.
 UNRELATED = frozenset(
     {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "busy",
      "cublas_alloc_failed", "memory_allocation", "out_of_memory", *HARDWARE}
 )  # fmt: skip
 #: Stands for every GPU of a node.
 ANY = "*"
-#: How long after an Xid, or before it by another clock, an exporter may begin to show it.
+#: An exporter may begin to show an Xid this long after it, or before it by another clock.
 GAUGE = 5 * MINUTE
 _time = attrgetter("time")
 _pid = attrgetter("pid")
 _error = attrgetter("error")
 #: The Xid of a channel that was removed.
 CHANNEL_REMOVED = 45
-#: The one driver error that is the program's own fault.
+#: The only driver error that is the program's own fault.
 PAGE_FAULT = "page_fault"
-#: How far apart the driver and a process that has another number may tell of one error.
+#: If the pids differ, the reports of driver and process must be this close to be about one error.
 AT_ONCE = 10 * SECOND
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
@@ -56,10 +56,10 @@ FIND_ANY = "run one step with `CUDA_LAUNCH_BLOCKING=1` so that the traceback poi
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how far apart the driver's word and the program's may be.
-        period: for how long the jobs that a GPU did it to are counted.
-        jobs: from so many different jobs on, the GPU itself comes under suspicion.
-        alone: an Xid needs no error of a program beside it: where no log of a program is at hand, nothing else tells.
+        window: the reports of the driver and of the program must be this close to each other.
+        period: failed jobs of a GPU are counted over this time.
+        jobs: from this number of different jobs on, the GPU itself is suspected.
+        alone: an Xid counts without a CUDA error. For input without the logs of programs.
     """
 
     window: Duration = MINUTE
@@ -71,11 +71,11 @@ class Config(Settings, frozen=True, kw_only=True):
 class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        report: the driver's: an Xid, or a page fault of another vendor's.
-        error: the program's own CUDA error; None where only the driver speaks.
-        gauge: an exporter that shows the same Xid.
-        jobs: different jobs that this GPU did it to within the period, this one included.
-        escalate: they are enough to suspect the GPU.
+        report: the driver's report: an Xid, or a page fault of another vendor's GPU.
+        error: the CUDA error of the program; None if only the driver reported.
+        gauge: an exporter's gauge that shows the same Xid.
+        jobs: number of different jobs that failed like this on the GPU within the period, including this one.
+        escalate: these are enough to suspect the GPU.
     """
 
     pattern_id: ClassVar[str] = "22"
@@ -164,7 +164,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         return ("stdout",) if self.error is None else ()
 
     def suspects(self) -> Suspects:
-        # The hardware is not to be looked at first; unless it has done this to others.
+        # The hardware is suspected only if other jobs failed on it as well.
         one = self.error
         return Suspects(
             ranks=(one.rank,) if one is not None and one.rank is not None else (),
@@ -198,10 +198,10 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class GpuAppFault(Pattern[Config]):
-    """Xid 13, 31, 43 or 45 with a CUDA error of the same process, and no failure of the GPU beside it.
+    """Xid 13, 31, 43 or 45 with a CUDA error of the same process, and no failure of the GPU near it.
 
-    Both layers are needed, but for a page fault of an AMD GPU, which nothing else causes, and where the setting `alone`
-    says otherwise: partial alone. A 45 that follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
+    Both are needed, except for a page fault of an AMD GPU, which only a program causes, or with the setting `alone`;
+    then the verdict is partial. A 45 that another Xid caused, and a GPU that failed, are left to `gpu_fault`.
     """
 
     id = "22"
@@ -225,11 +225,11 @@ class GpuAppFault(Pattern[Config]):
                 return ()
         elif not faulty(fact) and not _application(fact):
             return ()
-        # CUDA errors do not know their GPU: the node is where they meet the driver's report.
+        # CUDA errors do not know their GPU, so they are joined with the driver's report by node.
         return ((fact.node,), ("",)) if fact.node else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        # Without an error of a program only a page fault counts, and no Xid needs to be looked at.
+        # Without a CUDA error only a page fault counts, so no Xid needs to be read.
         alone = self.config.alone or PAGE_FAULT in window.distinct(GpuDriverError, _error)
         if not alone and not window.of(CudaError):
             return []
@@ -276,25 +276,25 @@ class GpuAppFault(Pattern[Config]):
         return found
 
     def _joined(self, window: Window, kernel: Sequence[Fact]) -> Iterator[tuple[Fact, CudaError | None]]:
-        """Yield reports about a program with its error beside each; a page fault of an AMD GPU needs none."""
+        """Yield reports about a program, each with its CUDA error; a page fault of an AMD GPU needs no error."""
         errors = Errors(window.of(CudaError), shared=not window.key[0])
         near = self.config.window
         for report in kernel:
             if _application(report):
                 error = errors.nearest(report, report.time - near, report.end + near)
-                if error is not None or isinstance(report, GpuDriverError) or self._counts_alone(report):
+                if error is not None or isinstance(report, GpuDriverError) or self._counts_without_error(report):
                     yield report, error
 
-    def _counts_alone(self, report: Fact) -> bool:
-        # Every process on a GPU gets a 45 when something else ends it.
+    def _counts_without_error(self, report: Fact) -> bool:
+        # Every process on a GPU gets a 45, whatever ends it.
         return self.config.alone and isinstance(report, Xid) and report.code != CHANNEL_REMOVED
 
 
 class FailedJobs:
-    """The jobs that failed on one GPU lately, the one that failed last at the end.
+    """The jobs that failed on one GPU recently, the latest last.
 
     Args:
-        period: for how long a job is remembered.
+        period: a job is remembered for this long.
     """
 
     __slots__ = ("_period", "_times")
@@ -304,7 +304,7 @@ class FailedJobs:
         self._times: dict[str, int] = {}
 
     def recent(self, time: int, job: str | None) -> int:
-        """Return the number of jobs that failed lately, this one included; at least one."""
+        """Return the number of jobs that failed recently, including this one; at least 1."""
         times = self._times
         if job:
             times.pop(job, None)
@@ -319,7 +319,7 @@ class Errors:
 
     Args:
         errors: in order of time.
-        shared: this is the window in which all nodes meet: there only what lacks a node meets what has one.
+        shared: this is the window of all nodes. It joins only pairs in which a fact lacks its node.
     """
 
     __slots__ = ("_all", "_nodeless", "_pids", "_shared")
@@ -328,11 +328,11 @@ class Errors:
         self._all = errors
         self._shared = shared
         self._nodeless = [error for error in errors if error.node is None] if shared else []
-        # By process, and whether all count or only those without a node.
+        # Index 0: all errors by pid; index 1: only those without a node.
         self._pids: list[dict[int | None, list[CudaError]]] = [grouped(errors, _pid), grouped(self._nodeless, _pid)]
 
     def nearest(self, report: Fact, oldest: int, newest: int) -> CudaError | None:
-        """The error of the process that the driver names, the nearest in time; an error that names none is any's."""
+        """Return the error, nearest in time, of the process that the driver names. An error without a pid fits any."""
         alone = self._shared and report.node is not None
         pid = getattr(report, "pid", None)
         if pid is None:
@@ -341,7 +341,7 @@ class Errors:
         own = _nearest(pids.get(pid, ()), report.time, oldest, newest)
         anyones = _nearest(pids.get(None, ()), report.time, oldest, newest)
         if own is None and anyones is None:
-            # A container, and whoever speaks for a process it started, has another number than the kernel.
+            # In a container, or if a parent process reports the error, the pid differs from the kernel's.
             return _nearest(self._nodeless, report.time, report.time - AT_ONCE, report.end + AT_ONCE)
         if own is None or anyones is None:
             return own or anyones
@@ -349,7 +349,7 @@ class Errors:
 
 
 def _nearest(errors: Sequence[CudaError], time: int, oldest: int, newest: int) -> CudaError | None:
-    """The first of those that are nearest in time."""
+    """Return the error nearest in time; of several at one time the first."""
     place = bisect_left(errors, time, key=_time) if errors else 0
     after = errors[place] if place < len(errors) and errors[place].time <= newest else None
     if place and errors[place - 1].time >= oldest and (after is None or after.time != time):
@@ -360,7 +360,7 @@ def _nearest(errors: Sequence[CudaError], time: int, oldest: int, newest: int) -
 
 
 class _Failures:
-    """Failures of GPUs, for the question whether one lies beside a report; linear to build, and a search to ask."""
+    """Failures of GPUs, to find whether one is near a report. Linear to build; each question is a binary search."""
 
     def __init__(self, faults: Iterable[Fact], window: int) -> None:
         self.window = window
@@ -373,7 +373,7 @@ class _Failures:
                 ends.append(max(fault.end, ends[-1]) if ends else fault.end)
 
     def beside(self, report: Fact) -> bool:
-        """Its GPU, or one that nobody named, failed on its node at about the same time."""
+        """Return whether the GPU of the report, or an unnamed one, failed on its node at about the same time."""
         for gpu in (report.gpu, None) if report.gpu else (ANY,):
             begins, ends = self.runs.get((report.node, gpu), ((), ()))
             place = bisect_right(begins, report.end + self.window)

@@ -1,4 +1,4 @@
-"""The cause of a driver's report and the first action, by NVIDIA's own catalogue."""
+"""The cause of a driver's report and the first action, by NVIDIA's catalogue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_e
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
 
-#: NVIDIA's catalogue gives no drastic action for these, and still they are the GPU's own failure.
+#: Xids that are failures of the GPU, although NVIDIA's catalogue has no drastic action for them.
 ALSO = frozenset({92, 94})
-#: Errors of one link: the link's or its peer's, so that they count together with a failure at the other end.
+#: Xid of a link error. It may be caused by either end, so it counts only with a failure at the other end.
 LINK = 74
 LINK_UNITS = frozenset(range(144, 151))
-#: A program was ended, often because of another Xid.
+#: Xid of a program that was ended, often because of another Xid.
 ENDED = 45
 #: Driver lines without an Xid that mean the GPU does not work.
 DRIVER = {
@@ -35,7 +35,7 @@ DRIVER = {
     "memory_check_failed": "failed the check of its memory",
     "fabric_abort": "lost its fabric: the fabric manager aborted the jobs on it",
 }
-#: By maker, what shows a device, brings it back and tests it, and what its driver's lines have; NVIDIA has no name.
+#: By vendor (None is NVIDIA): how to show, reset and test a device, and words that its driver's lines contain.
 TOOLS = {
     None: ("nvidia-smi -q -i {gpu}", "reset it: `nvidia-smi --gpu-reset -i {gpu}`", "dcgmi diag -r 3",
            "xid|nvrm|amdgpu"),
@@ -48,7 +48,7 @@ TOOLS = {
 }  # fmt: skip
 #: Conditions in which a GPU is gone or has to be replaced.
 CONDITION = {"row_remap_failed": "has failing memory that it could not remap", "lost": "is lost, as nvidia-smi shows"}
-#: CUDA errors that speak of hardware.
+#: CUDA errors that are about hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
     "nvlink_uncorrectable": "an uncorrectable NVLink error",
@@ -59,11 +59,11 @@ CUDA = {
     "driver_unusable": "that its driver cannot be used",
     "system_not_ready": "that the system is not ready for it: most often the fabric manager does not run",
 }
-#: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
+#: Actions of the catalogue from the mildest to the most drastic. Of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
             "WORKFLOW_NVLINK5_ERR", "RESET_GPU", "WORKFLOW_XID_48", "DRAIN_AND_RESET", "RESTART_VM", "RESTART_BM",
             "CONTACT_SUPPORT")  # fmt: skip
-#: What a 154 asks for, in the words of the buckets.
+#: By the text of Xid 154: the requested action.
 RECOVERY = {
     "gpu reset required": "RESET_GPU",
     "node reboot required": "RESTART_BM",
@@ -75,17 +75,17 @@ MILD = frozenset({"RESTART_APP", "IGNORE"})
 
 
 def follows(fact: Fact) -> bool:
-    """Whether this Xid only tells that a program was ended, and names the one it was ended for."""
+    """Return whether this Xid only says that a program was ended, and names the Xid that caused it."""
     return type(fact) is Xid and fact.code == ENDED and fact.cause is not None
 
 
 def code_of(xid: Xid) -> int:
-    """Return its code; of one that only follows another, the other's."""
+    """Return the code of an Xid, or the code of the Xid that caused it."""
     return xid.cause if xid.code == ENDED and xid.cause is not None else xid.code
 
 
 def faulty(fact: Fact) -> bool:
-    """Whether this alone means that the GPU or its driver failed."""
+    """Return whether this fact alone means that the GPU or its driver failed."""
     if type(fact) is GpuCondition:
         return fact.condition in CONDITION
     if type(fact) is not Xid:
@@ -102,7 +102,7 @@ def faulty(fact: Fact) -> bool:
 
 @lru_cache(maxsize=1024)
 def _faulty(code: int) -> bool:
-    """The same for a code that says everything by itself."""
+    """Return the same for an Xid whose code alone decides."""
     known = entry(code)
     if known is None or code == LINK:
         return False
@@ -112,7 +112,7 @@ def _faulty(code: int) -> bool:
 
 
 def ends_fabric(sxid: Sxid) -> bool:
-    """Whether this error of a switch ends the jobs on its fabric: it says so, or the catalogue does."""
+    """Return whether an error of a switch ends the jobs on its fabric, by its line or by the catalogue."""
     if sxid.fatal is not None:
         return sxid.fatal
     known = sxid_entry(sxid.code)
@@ -120,7 +120,7 @@ def ends_fabric(sxid: Sxid) -> bool:
 
 
 def action_of(fact: Fact) -> str | None:
-    """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
+    """Return NVIDIA's action for this fact; for a GPU off the bus, a restart of its machine."""
     if isinstance(fact, GpuLost | AerError):
         return "RESTART_BM"
     if isinstance(fact, GpuCondition):
@@ -144,7 +144,7 @@ def _row(xid: Xid) -> NvlinkEntry | None:
 
 
 def drastic(fact: Fact) -> int:
-    """Rank the action for it; of several facts the one with the most drastic action counts."""
+    """Return how drastic the action for this fact is. Of several facts the one with the highest number counts."""
     if type(fact) is Xid and fact.code != 154 and fact.code not in LINK_UNITS:
         return _drastic(code_of(fact))
     return _severity(action_of(fact))
@@ -152,7 +152,7 @@ def drastic(fact: Fact) -> int:
 
 @lru_cache(maxsize=1024)
 def _drastic(code: int) -> int:
-    """The same for a code that says everything by itself."""
+    """Return the same for an Xid whose code alone decides."""
     known = entry(code)
     return _severity(None if known is None else known.action)
 

@@ -1,4 +1,4 @@
-"""The GPU or its driver failed: lost, firmware silent, memory error not contained."""
+"""Detection of a GPU or driver that failed: lost GPU, silent firmware, memory error that was not contained."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _code = attrgetter("code")
 _gpu = attrgetter("gpu")
 
 
-#: A GPU has still to join its fabric; and errors of programs that need it.
+#: Condition of a GPU that has not joined its fabric yet, and CUDA errors of programs that need the fabric.
 UNREADY = "fabric_not_ready"
 NEED_FABRIC = frozenset({"system_not_ready", "nvlink_uncorrectable", "device_link_failed"})
 
@@ -47,7 +47,8 @@ NEED_FABRIC = frozenset({"system_not_ready", "nvlink_uncorrectable", "device_lin
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: errors of one GPU this close to each other are one failure, and a peer's failure explains a link's.
+        window: errors of one GPU this close to each other are one failure. A failure of a peer this close to a link
+            error explains it.
     """
 
     window: Duration = 5 * MINUTE
@@ -56,14 +57,14 @@ class Config(Settings, frozen=True, kw_only=True):
 class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        first: the error that came first.
-        worst: the one whose action is the most drastic, the same when there was one.
+        first: the first error.
+        worst: the error with the most drastic action; the same fact if there was one.
         peer: for a link, the failure at its other end, or the program's error; for PCIe, the failed recovery; for a
-            program that needs the fabric, a GPU that has still to join it.
-        named: a later report of a program that says the rank, where the first does not.
-        gauge: an exporter that shows the same Xid.
-        codes: every Xid that belongs to it, sorted.
-        reports: how many lines said so.
+            program that needs the fabric, a GPU that has not joined it yet.
+        named: a later report of a program that names the rank, if the first does not.
+        gauge: an exporter's gauge that shows the same Xid.
+        codes: all Xids of this failure, sorted.
+        reports: number of lines.
     """
 
     pattern_id: ClassVar[str] = "21"
@@ -92,13 +93,13 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def vendor(self) -> str | None:
-        """Return who made it; None is NVIDIA."""
+        """Return the vendor; None is NVIDIA."""
         vendor = getattr(self.worst, "vendor", None)
         return vendor if vendor in TOOLS else None
 
     @property
     def bus(self) -> str | None:
-        """The bus id of the GPU; of PCIe errors the port's line may not have it."""
+        """Return the bus id of the GPU. The line of a PCIe port may not have it, but the recovery's line does."""
         fact = self.peer if isinstance(self.peer, AerRecovery) and self.peer.gpu else self.first
         return fact.gpu
 
@@ -109,7 +110,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str | None:
-        """Return the node; of a program that does not say, the one whose GPUs are not ready for it."""
+        """Return the node. If a program does not name it, return the node whose GPUs have not joined the fabric."""
         unready = isinstance(self.peer, GpuCondition)
         return self.first.node or (self.peer.node if self.peer is not None and unready else None)
 
@@ -226,12 +227,12 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class GpuFault(Pattern[Config]):
-    """An Xid that NVIDIA's catalogue puts down to the GPU, its memory, its links or its driver; a GPU off the bus.
+    """An Xid that NVIDIA's catalogue attributes to the GPU, its memory, links or driver; or a GPU off the bus.
 
-    A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
-    lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
-    the program, and those that only speak of another, never count. Of conditions that a table shows only those count
-    in which the GPU is gone or has to be replaced. A fatal PCIe error counts where a GPU did not recover from it.
+    A fatal error of a switch, and a fabric manager that aborted jobs, count alone, because every GPU behind them is
+    lost to its job. An error of a link counts with a failure at its other end or of the program that used it. Xids
+    caused by a program, or by another Xid, never count. A condition counts only if the GPU is gone or must be replaced.
+    A fatal PCIe error counts if a GPU did not recover from it.
     """
 
     id = "21"
@@ -247,14 +248,14 @@ class GpuFault(Pattern[Config]):
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        # A bus id without a node is a GPU of the machine whose name the log does not say: never one that is named.
+        # Facts without a node are never joined with facts that name one: they are of an unknown machine.
         node = fact.node or ""
         if type(fact) is XidGauge:
             return gauge_keys(fact)
         if type(fact) is CudaError:
             return ((node, PEERS),) if fact.error in CUDA else ()
         if type(fact) is GpuCondition and fact.condition == UNREADY:
-            # Programs that wait for a fabric often do not say where they run.
+            # Programs that wait for a fabric often do not name their node.
             return ((node, PEERS), ("", PEERS)) if node else ((node, PEERS),)
         if isinstance(fact, AerError | AerRecovery):
             broken = fact.severity == "fatal" if isinstance(fact, AerError) else not fact.succeeded
@@ -276,17 +277,17 @@ class GpuFault(Pattern[Config]):
             if window.of(AerRecovery):
                 found += self._pcie(window, gauges)
             if len(found) > 1:
-                # Uids are made up only where times do not decide.
+                # Uids cost time to build, so build them only if two times are equal.
                 found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
             return [*found]
         kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError), window.of(GpuCondition))
-        # An Xid that names its cause counts where the log does not have the cause itself.
+        # An Xid that names its cause counts only if the log does not have the cause.
         if any(map(follows, kernel)):
             kernel = [fact for fact in kernel if not follows(fact)] or kernel
         return [self._verdict(window, gauges, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
-        """Return verdicts from CUDA errors where no kernel log says more."""
+        """Return verdicts from CUDA errors, if no kernel log says more."""
         kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
         near = self.config.window
         unready = _of_one_node(window.of(GpuCondition))
@@ -297,7 +298,7 @@ class GpuFault(Pattern[Config]):
         ]
 
     def _pcie(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
-        """Return verdicts on GPUs that did not recover from a fatal PCIe error, where no Xid tells the same."""
+        """Return verdicts on GPUs that did not recover from a fatal PCIe error, if no Xid reports the same."""
         kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
         near = self.config.window
         found: dict[str, GpuFaultVerdict] = {}
@@ -311,18 +312,18 @@ class GpuFault(Pattern[Config]):
         return list(found.values())
 
     def _switches(self, window: Window, gauges: Gauges, links: Sequence[GpuFaultVerdict]) -> list[GpuFaultVerdict]:
-        """Fatal errors of switches, where no link of a GPU tells of the same."""
+        """Return verdicts on fatal errors of switches, if no link of a GPU reports the same."""
         fatal = [sxid for sxid in window.of(Sxid) if ends_fabric(sxid)]
-        told = Timeline(sorted((link.first for link in links), key=_time))
+        judged = Timeline(sorted((link.first for link in links), key=_time))
         near = self.config.window
         return [
             self._verdict(window, gauges, chain)
             for chain in _chains(fatal, near)
-            if told.first(chain[0].time - near, chain[0].end + near) is None
+            if judged.first(chain[0].time - near, chain[0].end + near) is None
         ]
 
     def _links(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
-        """Errors of links of which another GPU, the switch, or the program that used the link says the same."""
+        """Return verdicts on errors of links that another GPU, a switch or the program that used the link confirms."""
         links = window.grouped(Xid, _code).get(LINK, ())
         if not links:
             return []
@@ -357,7 +358,7 @@ class GpuFault(Pattern[Config]):
             if isinstance(fact, Xid):
                 codes.add(code_of(fact))
             much = drastic(fact)
-            # The most drastic of them, of several the earliest.
+            # Take the most drastic; of several the earliest.
             if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):
                 worst, most = fact, much
         shown = tuple(sorted(codes))
@@ -377,7 +378,7 @@ class GpuFault(Pattern[Config]):
 
 
 def _named(chain: Sequence[Fact]) -> Fact | None:
-    """Return the report that names the rank of a program's error, where the first does not and one rank is named."""
+    """Return the report that names the rank, if the first report does not and the others name only one rank."""
     if chain[0].rank is not None:
         return None
     named = [fact for fact in chain if fact.rank is not None]
@@ -389,13 +390,13 @@ def _needs_fabric(error: Fact) -> bool:
 
 
 def _of_one_node(conditions: Sequence[GpuCondition]) -> GpuCondition | None:
-    """Return the first GPU that has still to join its fabric, where all that have are on one node."""
+    """Return the first GPU that has not joined its fabric, if all such GPUs are on one node."""
     unready = [fact for fact in conditions if fact.condition == UNREADY]
     return unready[0] if len({fact.node for fact in unready}) == 1 else None
 
 
 def _of_one(error: AerError, recovery: AerRecovery) -> bool:
-    """Whether both may be about one device, and one of them is by a driver of GPUs, which gives the device's layer."""
+    """Return whether both may be about one device, and one is from the driver of a GPU, which names the PCIe layer."""
     if recovery.gpu is not None:
         return error.gpu in (recovery.gpu, None)
     return error.gpu is not None and error.error_type is not None
@@ -406,7 +407,7 @@ def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:
 
 
 def _chains(facts: Sequence[Fact], gap: int) -> list[list[Fact]]:
-    """Runs of facts of which each begins no later than `gap` after an earlier one ended."""
+    """Split facts into runs in which each fact begins at most `gap` after an earlier one ended."""
     found: list[list[Fact]] = []
     until = NEVER
     for fact in facts:

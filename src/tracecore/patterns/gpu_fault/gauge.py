@@ -1,4 +1,4 @@
-"""The exporter's gauge of the last Xid, which confirms a kernel log."""
+"""Gauges of exporters that show the last Xid of a GPU, which confirm a kernel log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracecore.facts.gpu import XidGauge
     from tracecore.patterns.contract import Key
 
-#: The window of a node in which the two ends of a link meet.
+#: Key of the window of a node in which facts about several GPUs, such as both ends of a link, are joined.
 PEERS = "nvlink"
 _time = attrgetter("time")
 _node = attrgetter("node")
@@ -27,14 +27,14 @@ _of_node = attrgetter("node", "gpu", "code")
 
 
 def gauge_keys(gauge: XidGauge) -> tuple[Key, ...]:
-    """Return the windows in which its Xid is judged: the GPU's; for an error of a link, the node's."""
+    """Return the windows in which the Xid is judged: that of the GPU, or that of the node for an error of a link."""
     if gauge.code == LINK:
         return ((gauge.node or "", PEERS),) if gauge.gpu else ()
     return gpu_keys(gauge)
 
 
 class Gauges:
-    """The exporters' gauges of a window, for the question which of them shows an Xid.
+    """The exporters' gauges of a window, to find those that show an Xid.
 
     Args:
         gauges: in order of time.
@@ -52,10 +52,9 @@ class Gauges:
         return bool(self._all)
 
     def near(self, fact: Fact, codes: Collection[int], within: int) -> XidGauge | None:
-        """The first that shows one of these Xids, on the GPU of this fact and near it in time.
+        """Return the first gauge that shows one of these Xids, on the GPU of this fact and near it in time.
 
-        A gauge that stood there long before tells of another time. Where the kernel log does not say which machine it
-        is of, exporters of two machines are none.
+        Return None if the gauges are of two machines, because the kernel log may not name its machine.
         """
         found: list[XidGauge] = []
         for code in codes:
@@ -68,7 +67,7 @@ class Gauges:
         return _only(found)
 
     def near_on(self, fact: Fact, code: int, within: int) -> XidGauge | None:
-        """The same of the gauges of the fact's node, and of those that do not name theirs."""
+        """Do the same with the gauges of the fact's node, and those that do not name their node."""
         if fact.node is None:
             return self.near(fact, (code,), within)
         if self._nodes is None:
@@ -86,5 +85,5 @@ def _range(gauges: list[XidGauge], oldest: int, newest: int) -> tuple[int, int]:
 
 
 def _only(gauges: list[XidGauge]) -> XidGauge | None:
-    """The first of these, where all are of one node."""
+    """Return the first gauge, if all are of one node."""
     return min(gauges, key=order) if len({gauge.node for gauge in gauges}) == 1 else None

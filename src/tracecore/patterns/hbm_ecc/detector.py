@@ -1,4 +1,4 @@
-"""GPU memory error that nothing could correct: the counter rose and the kernel confirms it."""
+"""Detection of an uncorrectable GPU memory error: the counter rose and the kernel confirms it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIRMING = frozenset({48, 63, 64})
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how long after the counter's rise an Xid still confirms it.
+        window: an Xid this soon after the rise of the counter confirms it.
     """
 
     window: Duration = 5 * MINUTE
@@ -34,9 +34,9 @@ class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         first: the earliest rise that the Xid confirms.
-        last: the latest of them, the same when there was one.
-        errors: uncorrected errors counted by all of them.
-        xid: the Xid that confirms.
+        last: the latest of them; the same fact if there was one.
+        errors: number of uncorrected errors in all of them.
+        xid: the Xid that confirms the error.
         further: the first Xid of each other code that followed before the counter rose again.
     """
 
@@ -103,8 +103,8 @@ class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
 class HbmEcc(Pattern[Config]):
     """An uncorrected, double-bit, volatile rise of the ECC counter, then Xid 48, 63 or 64 on the same GPU.
 
-    A rise alone is on every dashboard already and an Xid alone belongs to other patterns: both layers, or nothing.
-    An Xid confirms the rises since the Xid before it.
+    Both are needed: dashboards show a rise alone, and other patterns judge an Xid alone. An Xid confirms the rises
+    since the Xid before it.
     """
 
     id = "3"

@@ -1,4 +1,4 @@
-"""A machine vanished, rebooted or panicked."""
+"""Detection of a machine that vanished, rebooted or panicked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Sign: TypeAlias = Literal["panic", "reboot", "node_fail", "not_ready", "given_up", "silence"]
 
-#: What the kernel says of a machine that goes down or is ill; an oops alone is survived often enough.
+#: Kernel events of a machine that goes down or has problems. None: the event alone is no sign of a loss.
 EVENTS: dict[str, Sign | None] = {
     "panic": "panic", "boot": "reboot", "shutdown": "reboot", "oops": None, "prolog_failed": None,
 }  # fmt: skip
@@ -36,7 +36,7 @@ WORDS: dict[Sign, str] = {
     "given_up": "whoever started the job there lost contact with it",
     "silence": "it fell silent while its peers went on",
 }
-#: Stops that take the machine, and not only a job, away.
+#: Reasons of stops that take away the machine and not only a job.
 TAKEN_AWAY = frozenset({"spot", "maintenance", "drain"})
 RANK: dict[Sign, int] = {"panic": 0, "reboot": 1, "node_fail": 2, "not_ready": 3, "given_up": 4, "silence": 5}
 _time = attrgetter("time")
@@ -45,9 +45,9 @@ _time = attrgetter("time")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        silence: how long a node is silent, or not ready, before it counts.
-        window: how far apart two signs of one loss may be.
-        planned: how long after a drain or maintenance was announced a loss is a part of it.
+        silence: a node counts as lost when it is silent, or not ready, for this long.
+        window: two signs this close to each other belong to one loss.
+        planned: a loss this soon after a drain or maintenance was announced is part of it.
     """
 
     silence: Duration = 60 * SECOND
@@ -58,9 +58,9 @@ class Config(Settings, frozen=True, kw_only=True):
 class HostLostVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        signs: what was seen of the loss, oldest first.
+        signs: facts that show the loss, oldest first.
         sign: the strongest of them.
-        pods: pods that were on it, where only they are named.
+        pods: pods that were on the machine, if reports name only pods.
     """
 
     pattern_id: ClassVar[str] = "12"
@@ -126,10 +126,10 @@ def _of_cluster(pod: str) -> tuple[bool, str]:
 
 
 class HostLost(Pattern[Config]):
-    """Signs that a machine went away: its kernel, its readiness, the scheduler, or silence while others go on.
+    """Signs that a machine went away: from its kernel, its readiness, the scheduler, or silence while others go on.
 
-    A panic or a reboot is full, the rest partial. A boot is a reboot only where the machine was at work before, or
-    another sign is near. What follows a drain or maintenance is no loss.
+    A panic or a reboot is full, the rest partial. A boot counts as a reboot only if the machine had worked shortly
+    before or another sign is near. A loss soon after a drain or maintenance was announced does not count.
     """
 
     id = "12"
@@ -152,7 +152,7 @@ class HostLost(Pattern[Config]):
         if isinstance(fact, PlannedStop) and fact.reason not in ASKED:
             return ()
         if type(fact) is NodeReadiness and fact.node:
-            # Who tells of pods only need not be asked where somebody names nodes.
+            # The shared window ignores reports about pods if other reports name nodes.
             return ((fact.node, ""), ("", fact.job or ""))
         return ((fact.node, ""),) if fact.node else (("", fact.job or ""),)
 
@@ -164,7 +164,7 @@ class HostLost(Pattern[Config]):
         return [verdict for verdict in found if not away or verdict.sign == "panic"]
 
     def _episodes(self, window: Window) -> Iterator[list[tuple[int, Fact]]]:
-        """Signs that follow each other within the window, each with the time at which it was one."""
+        """Yield groups of signs that follow each other within the window, each with the time at which it counts."""
         signs: list[tuple[int, Fact]] = [(fact.time, fact) for fact in window.of(HostEvent)]
         signs += [(fact.time, fact) for fact in window.of(SlurmState)]
         states = window.of(NodeReadiness)
@@ -186,7 +186,7 @@ class HostLost(Pattern[Config]):
             yield episode
 
     def _away(self, states: Sequence[NodeReadiness]) -> Iterator[NodeReadiness]:
-        """Those that say not ready, where the node is not ready again in a moment."""
+        """Yield the reports of a node that is not ready and does not become ready again soon."""
         ready = [state for state in states if state.ready]
         for state in states:
             if not state.ready:
@@ -198,19 +198,19 @@ class HostLost(Pattern[Config]):
         self, window: Window, episode: list[tuple[int, Fact]], stops: Timeline[PlannedStop]
     ) -> HostLostVerdict | None:
         facts = [fact for _, fact in episode]
-        # Every kernel log begins with a boot: it matters where another sign is near.
+        # Every kernel log begins with a boot, so a boot counts only if another sign is near.
         gone = any(not isinstance(fact, HostEvent) or fact.event == "panic" for fact in facts)
-        told = [(known, fact) for fact in facts if (known := self._sign(window, fact, gone)) is not None]
-        if not told:
+        signs = [(known, fact) for fact in facts if (known := self._sign(window, fact, gone)) is not None]
+        if not signs:
             return None
-        sign: Sign = min((sign for sign, _ in told), key=RANK.__getitem__)
+        sign: Sign = min((sign for sign, _ in signs), key=RANK.__getitem__)
         begin = min(fact.time for fact in facts)
         if sign == "node_fail" and any(isinstance(fact, HostEvent) and fact.event == "prolog_failed" for fact in facts):
-            return None  # the machine answers: Slurm takes a job off it that could not begin there
+            return None  # the machine answers; Slurm only removed a job that could not begin there
         if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
             return None
-        anchor = told[0][1]
-        # One of each kind proves as much as all of them.
+        anchor = signs[0][1]
+        # One fact of each kind is enough evidence.
         shown: dict[tuple[type[Fact], str | None], Fact] = {(type(anchor), getattr(anchor, "event", None)): anchor}
         for fact in facts:
             shown.setdefault((type(fact), getattr(fact, "event", None)), fact)
@@ -221,17 +221,17 @@ class HostLost(Pattern[Config]):
             confidence="full" if sign in ("panic", "reboot") else "partial",
             signs=tuple(sorted(shown.values(), key=order)),
             sign=sign,
-            # Those of the cluster's own stand last: every node has them.
+            # Pods of the cluster itself come last, because every node has them.
             pods=tuple(sorted({f.pod for f in facts if type(f) is NodeReadiness and f.pod}, key=_of_cluster)),
         )
 
     def _taken_away(self, window: Window) -> bool:
-        """Whether somebody who does not say when took the machine away: a pod's status has the reason, and no time."""
+        """Return whether a report without a time says that the machine was taken away, such as the status of a pod."""
         stops = window.of(PlannedStop) if window.key[0] else ()
         return any(stop.approximate and stop.reason in TAKEN_AWAY for stop in stops)
 
     def _sign(self, window: Window, fact: Fact, gone: bool) -> Sign | None:
-        """Return what this is a sign of; `gone` is whether other signs say that the machine is gone."""
+        """Return the kind of sign; `gone` says whether other signs show that the machine is gone."""
         if isinstance(fact, SlurmState):
             return "node_fail"
         if isinstance(fact, NodeReadiness):
@@ -246,7 +246,7 @@ class HostLost(Pattern[Config]):
         return sign
 
     def _was_at_work(self, window: Window, event: HostEvent) -> bool:
-        """Whether work was going on until shortly before a boot."""
+        """Return whether training made steps until shortly before a boot."""
         if event.approximate:
             return False
         steps = window.of(Progress)

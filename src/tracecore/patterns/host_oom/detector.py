@@ -1,4 +1,4 @@
-"""The kernel, a cgroup or a scheduler killed a process because the host's memory ran out."""
+"""Detection of a process that the kernel or a scheduler killed because host memory ran out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 Report: TypeAlias = MemoryKillReport | ContainerTerminated
 
-#: The kernel prints the lines about one kill in one go.
+#: The kernel prints the lines about one kill within this time.
 BLOCK = SECOND
-#: Facts of one episode that are kept as evidence.
+#: Maximum number of facts of each kind that are kept as evidence.
 SHOWN = 8
 KILLED = 137
 _time = attrgetter("time")
@@ -41,7 +41,7 @@ _pod = attrgetter("pod")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how far apart the kill and the reports about it may be, and two kills of one episode.
+        window: a kill and the reports about it, and two kills of one episode, are this close to each other.
     """
 
     window: Duration = 2 * MINUTE
@@ -50,9 +50,9 @@ class Config(Settings, frozen=True, kw_only=True):
 class HostOomVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        kills: what the kernel said, oldest first; empty where only others reported it.
-        reports: what Kubernetes, a scheduler or the program said.
-        loaders: DataLoader workers whose death this explains.
+        kills: reports of the kernel, oldest first; empty if only others reported the kill.
+        reports: reports of Kubernetes, a scheduler or the program.
+        loaders: DataLoader workers whose end the kill explains.
     """
 
     pattern_id: ClassVar[str] = "15"
@@ -157,7 +157,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def _kernel(self, name: str) -> Any:
-        """Return the kernel's first fact about this kill."""
+        """Return the first value of this field that the kernel reports."""
         return next((value for kill in self.kills if (value := getattr(kill, name)) is not None), None)
 
     def _node(self) -> str | None:
@@ -186,9 +186,9 @@ class _Episode:
     """Kills of one cgroup, or reports about one pod, that follow each other within the window.
 
     Attributes:
-        pod_uid: the pod whose cgroup it is, where the kernel printed the cgroup's path.
-        pids: the processes that were killed.
-        pods: those that kills or reports name.
+        pod_uid: the pod of the cgroup, if the kernel printed the path of the cgroup.
+        pids: the killed processes.
+        pods: the pods that kills or reports name.
     """
 
     __slots__ = ("kills", "last", "loaders", "pids", "pod_uid", "pods", "reports", "time")
@@ -204,7 +204,7 @@ class _Episode:
         self.pods: set[str] = set()
 
     def kill(self, kill: OomKill) -> None:
-        """Add what the kernel says."""
+        """Add a report of the kernel."""
         self.kills.append(kill)
         self.last = kill.end if kill.end > self.last else self.last
         self.pod_uid = self.pod_uid or kill.pod_uid
@@ -213,16 +213,16 @@ class _Episode:
             self.pods.add(kill.pod)
 
     def report(self, report: Report) -> None:
-        """Add what another says."""
+        """Add a report of Kubernetes, a scheduler or the program."""
         self.reports.append(report)
         if report.pod is not None:
             self.pods.add(report.pod)
 
 
 class HostOom(Pattern[Config]):
-    """A memory kill stated by the kernel, Kubernetes or a scheduler; an exit status or a failed allocation is partial.
+    """A memory kill that the kernel, Kubernetes or a scheduler reports. An exit status or failed allocation is partial.
 
-    The kernel's lines, and the reports near them, are one kill. A SIGKILL that somebody asked for is none.
+    The kernel's lines and the reports near them are one kill. A SIGKILL that was requested does not count.
     """
 
     id = "15"
@@ -250,7 +250,7 @@ class HostOom(Pattern[Config]):
         self._reports(window, episodes, anchors)
         for loader in window.of(LoaderError):
             near = self._nearest(anchors, loader, loader.worker_pid)
-            # A worker of which nobody says by what it was killed must be the very process that was.
+            # If the signal of a worker is not known, its pid must be that of a killed process.
             if near is not None and (loader.signal or loader.worker_pid in near.pids):
                 near.loaders.append(loader)
         episodes.sort(key=lambda episode: (episode.time, episode.kills[0].uid if episode.kills else ""))
@@ -274,7 +274,7 @@ class HostOom(Pattern[Config]):
         reports: Sequence[Report] = in_order(window.of(MemoryKillReport), window.of(ContainerTerminated))
         alone: dict[tuple[str | None, str | None], _Episode] = {}
         for report in reports:
-            if _by_status(report) and self._asked_for(window, report):
+            if _unstated(report) and self._requested(window, report):
                 continue
             pid = report.pid if isinstance(report, MemoryKillReport) else None
             episode = self._nearest(kills, report, pid)
@@ -288,7 +288,7 @@ class HostOom(Pattern[Config]):
             episode.report(report)
 
     def _nearest(self, kills: list[_Episode], fact: Fact, pid: int | None) -> _Episode | None:
-        """The kill this speaks of: the one of its pid or its pod, else the nearest in time that is no other pod's."""
+        """Return the kill that a fact is about: by pid or pod, else the nearest in time that is not of another pod."""
         uid: str | None = getattr(fact, "pod_uid", None)
         oldest, newest = fact.time - self.config.window, fact.end + self.config.window
         place = bisect_left(kills, fact.time, key=_time)
@@ -311,8 +311,8 @@ class HostOom(Pattern[Config]):
                 best = episode
         return best
 
-    def _asked_for(self, window: Window, report: Report) -> bool:
-        """A stop or an eviction shortly before explains a SIGKILL better."""
+    def _requested(self, window: Window, report: Report) -> bool:
+        """Return whether a stop or an eviction shortly before explains the SIGKILL."""
         oldest = report.time - self.config.window
         stops: tuple[type[Fact], ...] = (PlannedStop, PodEvicted)
         for kind in stops:
@@ -331,7 +331,7 @@ class HostOom(Pattern[Config]):
             key=window.key,
             episode=first.source,
             time=first.time,
-            confidence="full" if kills or not all(map(_by_status, reports)) else "partial",
+            confidence="full" if kills or not all(map(_unstated, reports)) else "partial",
             kills=kills,
             reports=reports,
             loaders=_shown(episode.loaders),
@@ -342,15 +342,15 @@ def _shown(facts: list[F]) -> tuple[F, ...]:
     return tuple(facts[:SHOWN])
 
 
-def _by_status(report: Report) -> bool:
-    """An exit status, or an allocation that failed: nobody says that memory was the reason for a kill."""
+def _unstated(report: Report) -> bool:
+    """Return whether a report does not state a kill for memory: an exit status, or a failed allocation."""
     if isinstance(report, ContainerTerminated):
         return report.reason != "OOMKilled"
     return report.reporter == "stdout"
 
 
 class _KillLines:
-    """The kernel's lines about one kill: the process and the cgroup that some of them name."""
+    """The kernel's lines about one kill, with the process and the cgroup that some of them name."""
 
     __slots__ = ("cgroup", "lines", "pid")
 
@@ -360,7 +360,7 @@ class _KillLines:
         self.cgroup = kill.cgroup
 
     def takes(self, kill: OomKill) -> bool:
-        """Add this line where nothing speaks against it."""
+        """Add this line and return True, unless it is about another kill."""
         if self.pid is not None and kill.victim_pid is not None and self.pid != kill.victim_pid:
             return False
         if self.cgroup is not None and kill.cgroup is not None and self.cgroup != kill.cgroup:
@@ -374,7 +374,7 @@ class _KillLines:
 
 
 def _blocks(kills: Sequence[OomKill]) -> list[_KillLines]:
-    """The kernel's lines, those about one kill together; two kills may be told at the same time."""
+    """Group the kernel's lines by kill; the lines of two kills may be mixed."""
     blocks: list[_KillLines] = []
     for kill in kills:
         if blocks and blocks[-1].takes(kill):

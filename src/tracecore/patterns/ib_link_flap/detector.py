@@ -1,4 +1,4 @@
-"""An InfiniBand or RoCE port goes up and down, or fails and takes collectives with it."""
+"""Detection of an InfiniBand or RoCE port that goes up and down, or fails together with collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: Errors that a port which comes and goes can cause; a wrong argument or a lack of memory it cannot.
+#: Errors of collectives that an unstable port can cause.
 BROKEN = frozenset(
     {
         "timeout",
@@ -41,18 +41,18 @@ BROKEN = frozenset(
         "mpi_error",
     }
 )
-#: What NCCL says of a port or an adapter itself.
+#: NCCL's error about a port or an adapter itself.
 PORT = "ib_port_error"
 #: Reports of a watchdog that say a collective did not end.
 STUCK = frozenset({"timeout", "exception"})
 #: The state of a port without a link.
 DOWN = 1
 
-#: Names of pods and of containers without one: within them, NCCL knows no other name of its machine.
+#: Host names of pods and containers. Inside them, NCCL does not know the name of the machine.
 _CONTAINER = re2.compile(
     r"^[0-9a-f]{12}$|-(?:[0-9a-z]{8,10}|\d+)-[b-df-hj-np-tv-xz24-9]{5}$|-(?:worker|master|launcher|chief|replica|pod|task)-?\d*(?:-\d+)?$"
 )
-#: Machines that a headline names.
+#: Maximum number of machines that a headline names.
 _FEW = 4
 
 Trouble: TypeAlias = "NcclError | WatchdogReport"
@@ -62,10 +62,10 @@ _time = attrgetter("time")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: the transitions lie within this time; so near must a collective's error be.
-        transitions: so many changes of state.
-        aftermath: how long after a port has failed a collective's error still follows from it. A watchdog waits for its
-            time-out, which is often half an hour.
+        window: the transitions lie within this time, and an error of a collective must be this close.
+        transitions: number of changes of state.
+        aftermath: an error of a collective this soon after a port failed follows from it. A watchdog waits for its
+            timeout, which is often half an hour.
     """
 
     window: Duration = 10 * MINUTE
@@ -76,11 +76,11 @@ class Config(Settings, frozen=True, kw_only=True):
 class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        first: the state that the first transition led to.
-        decisive: that of the transition that made it enough.
-        last: that of the last transition within a window of the first.
-        count: transitions from first to last.
-        trouble: an error of a collective on the node at that time; None where there was none.
+        first: the state after the first transition.
+        decisive: the state after the transition that completed the required number.
+        last: the state after the last transition within a window of the first.
+        count: number of transitions from first to last.
+        trouble: an error of a collective on the node at that time; None if there was none.
     """
 
     pattern_id: ClassVar[str] = "2"
@@ -154,12 +154,12 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
 class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        first: NCCL's first word that a port or an adapter failed.
+        first: NCCL's first report that a port or an adapter failed.
         trouble: the first error of a collective after it.
-        count: how many lines said so.
-        devices: adapters that they name, with their port where they do.
-        nodes: machines that they name.
-        containers: pods or containers that they name instead.
+        count: number of such reports.
+        devices: adapters that the reports name, with the port if named.
+        nodes: machines that the reports name.
+        containers: pods or containers that the reports name instead.
     """
 
     pattern_id: ClassVar[str] = "2"
@@ -222,12 +222,12 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class IbLinkFlap(Pattern[Config]):
-    """A port changes its state again and again; full where a collective on its node failed at that time.
+    """A port changes its state repeatedly. Full if a collective on its node failed at that time.
 
-    Or NCCL says that a port or an adapter failed, and errors of collectives follow: partial, as nobody else saw it.
+    Or NCCL reports that a port or an adapter failed, and errors of collectives follow. Partial, as only NCCL saw it.
 
-    A port that only comes up, from Down over Initialize and Armed to Active, does not flap. The state before the first
-    that was seen is not known, so the first is no transition.
+    A port that only comes up, from Down over Initialize and Armed to Active, does not flap. The first observed state is
+    no transition, because the state before it is not known.
     """
 
     id = "2"
@@ -243,7 +243,7 @@ class IbLinkFlap(Pattern[Config]):
         return max(2 * self.config.window, self.config.aftermath)
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        # Errors know their node and not the port, so that ports are told apart within the node's window.
+        # Errors know their node but not the port, so one window holds all ports of a node.
         if type(fact) is NcclError and fact.error not in BROKEN:
             return ()
         if type(fact) is WatchdogReport and fact.report not in STUCK:
@@ -266,8 +266,8 @@ class IbLinkFlap(Pattern[Config]):
         for port in sorted(ports):
             states = ports[port]
             if port[2]:
-                # Each process on a machine tells of the same port.
-                flaps = [] if (name := (*port[:2], states[0].host)) in told else self._told_flaps(window, states)
+                # Each process on a machine reports the same port.
+                flaps = [] if (name := (*port[:2], states[0].host)) in told else self._flaps_by_nccl(window, states)
                 if flaps:
                     told.add(name)
                 found += flaps
@@ -278,7 +278,7 @@ class IbLinkFlap(Pattern[Config]):
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _failures(self, window: Window, troubles: Sequence[Trouble]) -> Iterator[Verdict]:
-        """One verdict for each run of port errors that errors of collectives follow."""
+        """Yield a verdict for each run of port errors that errors of collectives follow."""
         runs: list[list[NcclError]] = []
         for fact in troubles:
             if isinstance(fact, NcclError) and fact.error == PORT:
@@ -312,8 +312,8 @@ class IbLinkFlap(Pattern[Config]):
                 containers=tuple(sorted(filter(None, hosts - nodes))),
             )
 
-    def _told_flaps(self, window: Window, states: Sequence[PortState]) -> list[Verdict]:
-        """The same of a port of which NCCL tells; what collectives suffered may come as late as a watchdog does."""
+    def _flaps_by_nccl(self, window: Window, states: Sequence[PortState]) -> list[Verdict]:
+        """Return the flaps of a port that NCCL reports. The error of a collective may come as late as a watchdog."""
         found: list[Verdict] = []
         others = [f for f in (*window.of(NcclError), *window.of(WatchdogReport)) if getattr(f, "error", "") != PORT]
         others.sort(key=_place)
@@ -326,7 +326,7 @@ class IbLinkFlap(Pattern[Config]):
     def _flaps(
         self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]
     ) -> Iterator[IbLinkFlapVerdict]:
-        """One verdict for each episode: changes that follow each other within the window."""
+        """Yield a verdict for each episode of changes that follow each other within the window."""
         changes = list(_changes(states))
         enough, near = self.config.transitions - 1, self.config.window
         told: int | None = None
@@ -339,7 +339,6 @@ class IbLinkFlap(Pattern[Config]):
                 continue
             told = decisive.time
             last = bisect_right(changes, first.time + near, place, key=_when) - 1
-            # The first error of a collective near the transition that decided.
             trouble = troubles.first(decisive.time - near, decisive.time + near)
             yield IbLinkFlapVerdict(
                 key=(*window.key, decisive.device, str(decisive.port)),
@@ -355,7 +354,7 @@ class IbLinkFlap(Pattern[Config]):
 
 
 def _machine(fact: PortState | NcclError) -> str | None:
-    """Return the machine: the one the log is of, or the one NCCL names, unless that is a container."""
+    """Return the machine of the log, or the host that NCCL names unless that is a container."""
     host = fact.host
     return fact.node or (None if host is None or _CONTAINER.search(host) is not None else host)
 
@@ -369,12 +368,12 @@ def _when(change: tuple[PortState, bool]) -> int:
 
 
 def _place(fact: Fact) -> tuple[int, str, int]:
-    """The order of lines: by time, and those of one file without times as they stand in it."""
+    """Return the order of lines: by time, then by file and offset."""
     return fact.time, fact.source.path, fact.source.offset
 
 
 def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, bool]]:
-    """Changes of state, and whether each led downwards. A look at a port is none by itself; a line of NCCL is."""
+    """Yield changes of state, and whether each led downwards. The first state counts only if NCCL reports it."""
     before = states[0]
     if before.process is not None:
         yield before, before.state == DOWN

@@ -1,4 +1,4 @@
-"""The ranks of a job, or of a namespace where the job is not known: who is ready, who failed, who joined."""
+"""Collect which ranks of a job are ready, failed and joined. Without a job, the namespace takes its place."""
 
 from __future__ import annotations
 
@@ -22,21 +22,33 @@ if TYPE_CHECKING:
 Said: TypeAlias = RendezvousFailure | RendezvousRetry | NcclError
 
 NO_INTERFACE = "no_socket_interface"
-#: What a rank says whose communicator cannot be set up on its own machine, and what it says when it gave up for that: a
-#: complaint alone may be about a way that the library then does without.
+#: Errors of a rank that cannot set up a communicator on its own machine. They count only if the rank also gave up:
+#: otherwise the library may have continued in another way.
 SETUP = frozenset({"nvls_error", "ib_setup_failed", "no_network_provider"})
 GAVE_UP = frozenset(
     {"init_failed", "unhandled_cuda_error", "unhandled_system_error", "internal_error", "invalid_usage"}
 )
-#: What a rank says that could not reach the others; the other failures are of one that waited.
+#: Problems of a rank that could not reach the others. All other problems are of a rank that waited.
 UNREACHED = frozenset({"connect_timeout", "connection_refused", "host_not_found", NO_INTERFACE})
-#: What a rank says that had reached the rendezvous, and saw it end.
+#: Problems of a rank that had reached the rendezvous and lost it.
 LOST = frozenset({"connection_reset", "closed"})
 _who = attrgetter("job", "pod", "rank", "attempt")
 
 
 class Cohort:
-    """The ranks of one job, or of one namespace where the job is not known."""
+    """The ranks of one job, or of one namespace if the job is not known.
+
+    Attributes:
+        ready: ready pods by rank.
+        said: problems that ranks report.
+        retried: reports of attempts that were retried.
+        joined: ranks with a collective.
+        missed: ranks that are missing according to a process that counts.
+        pods: pods with a collective.
+        seen: ranks with any fact.
+        alive: ranks whose process had not ended.
+        stepped: a step was made, so all ranks joined.
+    """
 
     __slots__ = ("alive", "joined", "missed", "pods", "ready", "retried", "said", "seen", "stepped")
 
@@ -53,7 +65,7 @@ class Cohort:
 
 
 def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
-    """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
+    """Return the cohorts in which a pod was ready or a rank failed, and no step was made."""
     ready = window.grouped(PodReady, cohort_of)
     failures = (window.grouped(RendezvousFailure, cohort_of), window.grouped(NcclError, cohort_of))
     retries = window.grouped(RendezvousRetry, cohort_of)
@@ -83,23 +95,23 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
         heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
         cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
         if name[0][0]:
-            # A collective or a step that knows its pod and no job counts for the job of that pod.
+            # A collective or step that knows its pod but no job counts for the job of the pod.
             for pod in cohort.ready.values():
                 if pod.pod is not None:
                     lender = (("", namespace_of(pod) or ""), name[1])
-                    cohort.stepped = cohort.stepped or _heard_of(pod, stepped.get(lender, ()))
-                    if any(_heard_of(pod, known.get(lender, ())) for known in entries):
+                    cohort.stepped = cohort.stepped or _in_pod(pod, stepped.get(lender, ()))
+                    if any(_in_pod(pod, known.get(lender, ())) for known in entries):
                         cohort.pods.add(pod.pod)
     return cohorts
 
 
-def _heard_of(pod: PodReady, facts: Sequence[Fact]) -> bool:
+def _in_pod(pod: PodReady, facts: Sequence[Fact]) -> bool:
     return any(fact.pod == pod.pod for fact in facts)
 
 
 def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
-    """The ranks that never joined, how many they are, and how many ranks there should be."""
-    # Whoever counts those that come says which ranks did not.
+    """Return the ranks that never joined, their number, and the expected number of ranks."""
+    # A process that counts the ranks that join names the missing ones.
     missed = cohort.missed.union(*(fact.missing for fact in said if isinstance(fact, RendezvousFailure)))
     failed = {pod.rank for pod in absent if pod.rank is not None} or missed - cohort.joined
     counts = [
@@ -114,25 +126,25 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         problem = problem_of(fact)
         if fact.rank is not None and problem in UNREACHED:
             unreached.add(fact.rank)
-            # A rank without its network interface never asks for the rendezvous, wherever that is.
+            # A rank without its network interface never contacts the rendezvous.
             unable += (fact.rank,) if problem == NO_INTERFACE else ()
     if counts:
-        # Whoever counts those that came has the rendezvous, whatever it could not find at first.
+        # A rank that counts the others has reached the rendezvous, whatever problem it had before.
         unreached -= {fact.rank for fact in said if isinstance(fact, RendezvousFailure) and fact.joined is not None}
     lost = any(problem_of(fact) in LOST for fact in said)
     seen = cohort.seen
     if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
-        # Everybody who is heard of joined, or waited: those never heard of are the ones.
+        # All ranks with facts joined or waited, so the ranks without facts are missing.
         failed = set(range(expected)) - seen if all(rank < expected for rank in seen) else set()
     if not failed and not unreached and cohort.alive and (len(cohort.alive) == expected - joined or not counts):
-        # The others gave up waiting and ended.
+        # Only the missing ranks still run. The others gave up waiting and ended.
         failed = set(cohort.alive)
     if not failed:
-        # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
+        # The rendezvous is at rank 0. If rank 0 has no facts, no rank could reach it.
         reached_for = any(rank not in unable for rank in unreached)
         failed = {0} if (reached_for or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
-    # Somebody counted those that are missing, and a rank implies those below it.
+    # A rank number implies all ranks below it.
     counted = max(len(missed), *missed) + 1 if missed else 0
     counted = max(counted, max((rank for rank in unable if rank in failed), default=-1) + 1) if unable else counted
     size = max(len(cohort.ready), expected, len(seen | failed), missing, counted)
@@ -147,11 +159,11 @@ def problem_of(fact: Said) -> str:
 
 
 def namespace_of(fact: Fact) -> str | None:
-    """The namespace it names itself, else its pod's."""
+    """Return the namespace that a fact names, else the namespace of its pod."""
     own = fact.namespace if isinstance(fact, PodReady | CniEvent) else None
     return own or (namespace(fact.pod) if fact.pod else None)
 
 
 def cohort_of(fact: Fact) -> tuple[Key, int]:
-    """The cohort that a fact is of, and its attempt."""
+    """Return the cohort of a fact, and its attempt."""
     return (fact.job, "") if fact.job else ("", namespace_of(fact) or ""), fact.attempt

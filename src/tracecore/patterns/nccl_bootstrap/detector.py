@@ -1,4 +1,4 @@
-"""Ranks that never joined the others, and what kept them away."""
+"""Detection of ranks that never joined the others, and of the reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WORDS: dict[Discriminator, str] = {
     "launch_failed": "the launcher could not start its processes",
     "unknown": "nothing says why",
 }
-#: What could not be set up, and what to look at on that machine.
+#: By error: what could not be set up, and the advice.
 SETUPS = {
     "nvls_error": (
         "NVLink SHARP (multicast over NVLink) could not be set up",
@@ -70,18 +70,18 @@ SETUPS = {
         "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
     ),
 }
-#: Advice by what Slurm refused where it could not start processes.
+#: Advice by the reason for which Slurm could not start processes.
 LAUNCHES = {
     "credential": "Slurm did not accept the credential of the job: compare the clocks of {host} and of the controller "
     "(`date`, `chronyc tracking`), and try `munge -n | ssh {host} unmunge`. Then start the job again.",
     "layout": "What the job asks for does not fit {host}: compare `--ntasks-per-node`, `--cpus-per-task` and "
     "`--gpus-per-task` with `scontrol show node {host}`.",
 }
-#: Failures to start processes as they should be, which say by themselves what is wrong.
+#: Failures to start processes correctly. Each names its own reason.
 MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch", "address_in_use", "launch_failed")
-#: Of a long list of ranks, and of evidence, so many are named.
+#: Maximum number of ranks, or of facts, to list.
 NAMED = 16
-#: Errors of NCCL that are about joining.
+#: NCCL errors about joining.
 COUNTED = SETUP | GAVE_UP | {NO_INTERFACE}
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
@@ -89,8 +89,8 @@ PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how long after the first pod is ready every rank has joined; and how far from then a failure of the
-            pod network still counts.
+        window: every rank should have joined this long after the first pod became ready. A failure of the pod network
+            counts if it is this close to that time.
     """
 
     window: Duration = 5 * MINUTE
@@ -99,15 +99,15 @@ class Config(Settings, frozen=True, kw_only=True):
 class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        discriminator: what kept them away.
-        failed: the ranks that never joined, as far as they can be told.
-        missing: how many never joined.
-        size: how many there should be.
-        ready: pods of failed ranks that were ready.
+        discriminator: the reason.
+        failed: the ranks that never joined, as far as known.
+        missing: number of ranks that never joined.
+        size: expected number of ranks.
+        ready: ready pods of ranks that never joined.
         latest: the last pod of the cohort to become ready.
         cni: the first failure of the pod network.
-        said: what ranks said of the rendezvous.
-        last_lines: what those that never joined wrote last, where their logs are here.
+        said: problems with the rendezvous that ranks report.
+        last_lines: the last lines of ranks that never joined, if their logs were read.
     """
 
     pattern_id: ClassVar[str] = "9"
@@ -130,7 +130,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def awaited(self) -> CniEvent | None:
-        """The failure of the pod network where it is that of another rank, which never got ready: those here wait."""
+        """Return the failure of the pod network if it hit another rank, which never became ready. The others wait."""
         if self.cni is None or self.cni.rank in self.failed or (self.cni.rank is None and self.ready):
             return None
         return self.cni
@@ -141,7 +141,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
         why = WORDS[self.discriminator]
-        if self._unnamed:
+        if self._host_not_found:
             why = f"{'it did' if len(self.failed) == 1 else 'they did'} not find the host of the rendezvous by its name"
         if self.discriminator == "duplicate_rank":
             claimed = next((fact.claimed for fact in self.said if isinstance(fact, RendezvousFailure)), None)
@@ -229,14 +229,14 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
-            if self._unnamed:
+            if self._host_not_found:
                 return (
                     f"See whether the node of {'rank' if one else 'ranks'} {ranks} knows the name: `getent hosts "
                     f"{host}` there. Compare `MASTER_ADDR` with that of the other ranks, and look at DNS, at "
                     f"`/etc/hosts`, and in Kubernetes at the headless service and its namespace."
                 )
             if self.last_lines:
-                # Its log is here, so it was started: what it does instead of joining comes first.
+                # The rank has a log, so it was started. Say first what it does instead of joining.
                 told = ". ".join(lines.told() for lines in self.last_lines)
                 start = f"{told}: find out what keeps it there (`py-spy dump --pid PID`). "
             if self.missing >= self.size and (not self.failed or self.size > 1):
@@ -257,8 +257,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks and rank not in spoke]
         return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
 
-    def _counted_out(self, event: CniEvent) -> tuple[int, ...]:
-        """Return the rank of a pod without a network: its own, else the only one that those who wait say is missing."""
+    def _rank_without_network(self, event: CniEvent) -> tuple[int, ...]:
+        """Return the rank of a pod without a network: as named, else the only rank that the waiting ranks miss."""
         if event.rank is not None:
             return (event.rank,)
         missing = {rank for fact in self.said if isinstance(fact, RendezvousFailure) for rank in fact.missing}
@@ -266,21 +266,21 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def _apart(self) -> tuple[str, ...]:
-        """Return the machines that did not reach the rendezvous, where no ranks are known and others counted as many
-        that did not come."""
+        """Return the machines that did not reach the rendezvous, if no rank is known and another process counted as
+        many missing ones."""
         counted = any(isinstance(fact, RendezvousFailure) and fact.joined is not None for fact in self.said)
         nodes = {fact.node for fact in self.said if problem_of(fact) in UNREACHED and fact.rank is None and fact.node}
         return tuple(sorted(nodes)) if counted and not self.failed and len(nodes) == self.missing < self.size else ()
 
     @property
-    def _unnamed(self) -> bool:
-        """Whether all that is known of those that never joined is that they did not find the host by its name."""
+    def _host_not_found(self) -> bool:
+        """Return whether all ranks that never joined report that they could not resolve the host name."""
         told = {fact.rank for fact in self.said if problem_of(fact) == "host_not_found"}
         return self.discriminator == "rendezvous_unreachable" and len(self.failed) > 0 and set(self.failed) <= told
 
     @property
     def _port(self) -> str:
-        """Return the port that was to be opened, as far as it is known."""
+        """Return the port that should be opened, as far as it is known."""
         number = (self._told("endpoint") or "").rpartition(":")[2].strip()
         return f"port {number}" if number.isdigit() else "the port of the rendezvous"
 
@@ -324,14 +324,14 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Those that never joined; the others only waited. Where one never got a network, all the others did."""
+        """Return the ranks that never joined, or the rank that never got a network. The others only waited."""
         if self.awaited is not None:
-            return msgspec.structs.replace(Suspects.of([self.awaited]), ranks=self._counted_out(self.awaited))
+            return msgspec.structs.replace(Suspects.of([self.awaited]), ranks=self._rank_without_network(self.awaited))
         if self.discriminator == "launch_failed":
             host = self._told("endpoint")
             return Suspects(nodes=(host,) if host else ())
         if self.discriminator == "world_size_mismatch":
-            return Suspects()  # all of them wait, and nothing says whose number is wrong
+            return Suspects()  # all ranks wait, and it is not known which one has the wrong number
         if self._apart:
             return Suspects(nodes=self._apart)
         failed = set(self.failed)
@@ -340,9 +340,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class NcclBootstrap(Pattern[Config]):
-    """A ready rank without a collective long after the first pod of its job was ready; or a rendezvous that says so.
+    """A ready rank without a collective long after the first pod of its job was ready, or a failure of the rendezvous.
 
-    One window holds all cohorts: a failure of the pod network knows its namespace, a collective its job, and only the
+    One window holds all cohorts: a failure of the pod network knows its namespace, a collective knows its job, and only
     pods know both. A cohort that makes steps has joined.
     """
 
@@ -385,7 +385,7 @@ class NcclBootstrap(Pattern[Config]):
         cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
         events = Networks(window.of(CniEvent))
         for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
-            said = _outside(cohort.said, cohort)
+            said = _not_joined(cohort.said, cohort)
             absent = self._absent(cohort, now)
             if not said and not absent:
                 continue
@@ -398,7 +398,7 @@ class NcclBootstrap(Pattern[Config]):
         return min((time for time in times if time > now), default=None)
 
     def _absent(self, cohort: Cohort, now: int) -> list[PodReady]:
-        """Ready pods whose rank has no collective when the time is up, counted from the first that was ready."""
+        """Return ready pods whose rank has no collective one window after the first pod became ready."""
         if not cohort.ready or now < self._first(cohort) + self.config.window:
             return []
         return [pod for rank, pod in cohort.ready.items() if rank not in cohort.joined and pod.pod not in cohort.pods]
@@ -417,13 +417,13 @@ class NcclBootstrap(Pattern[Config]):
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
         times = [fact.time for fact in said]
-        # What is older than the horizon is no evidence any more.
+        # A failure older than the horizon does not count.
         alone = None if absent else events.alone(key[1], missing, min(times) - self.horizon)
         cni = self._cni(events, key, cohort, absent) if absent else alone
         if absent:
             times.append(self._first(cohort) + self.config.window)
-            # That somebody is refused and tries again says nothing, until he has not come for so long.
-            said = said or _outside(cohort.retried, cohort)
+            # A refused attempt that is retried counts only because the rank is missing for so long.
+            said = said or _not_joined(cohort.retried, cohort)
         discriminator: Discriminator = "unknown"
         if cni is not None:
             discriminator = "cni_error"
@@ -431,7 +431,7 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "socket_ifname_mismatch"
         elif mistake := next((name for name in MISTAKES for fact in said if problem_of(fact) == name), None):
             discriminator = mistake
-            if mistake == "address_in_use":  # whoever says so is the one, whatever the others wait for
+            if mistake == "address_in_use":  # the rank that reports it is the culprit
                 failed = tuple(sorted({f.rank for f in said if problem_of(f) == mistake and f.rank is not None}))
                 missing = max(len(failed), 1)
         elif any(problem_of(fact) in SETUP for fact in said):
@@ -455,7 +455,7 @@ class NcclBootstrap(Pattern[Config]):
         )
 
     def _cni(self, events: Networks, key: Key, cohort: Cohort, absent: list[PodReady]) -> CniEvent | None:
-        """The first failure of the pod network in the cohort's namespace around the time it became ready."""
+        """Return the first failure of the pod network in the namespace of the cohort, near the time it became ready."""
         spaces = {namespace_of(pod) for pod in absent} | {key[1] or None}
         first = self._first(cohort)
         near = (events.first(space, key[0], first - self.config.window, first + self.config.window) for space in spaces)
@@ -463,16 +463,16 @@ class NcclBootstrap(Pattern[Config]):
 
 
 class Networks:
-    """Failures of the pod network by namespace, and by job where they know one."""
+    """Failures of the pod network by namespace, and by namespace and job."""
 
     def __init__(self, events: Sequence[CniEvent]) -> None:
         self._spaces = {name: Timeline(group) for name, group in grouped(events, _space).items()}
         self._jobs = {name: Timeline(group) for name, group in grouped(events, _space_and_job).items()}
 
     def alone(self, space: str, missing: int, oldest: int) -> CniEvent | None:
-        """The last failure where those of the whole window are about no more pods than ranks are missing.
+        """Return the last failure, if the failures of the window hit no more pods than ranks are missing.
 
-        Output alone does not name the namespace; then there must be one only.
+        Logs of programs do not name the namespace. Then all failures must be in one namespace.
         """
         spaces = [name for name in self._spaces if not space or name == space]
         events = self._spaces[spaces[0]].facts if len(spaces) == 1 else ()
@@ -483,7 +483,7 @@ class Networks:
         return last
 
     def first(self, space: str | None, job: str, oldest: int, newest: int) -> CniEvent | None:
-        """The first of this namespace and time that may be of this job; of any where it is not known."""
+        """Return the first failure of this namespace and time that may be of this job; of any job if `job` is empty."""
         if space is None:
             return None
         own = (self._jobs.get((space, job)), self._jobs.get((space, ""))) if job else (self._spaces.get(space),)
@@ -499,6 +499,6 @@ def _space_and_job(event: CniEvent) -> tuple[str | None, str]:
     return _space(event), event.job or ""
 
 
-def _outside(said: list[Said], cohort: Cohort) -> tuple[Said, ...]:
-    """Return the statements of ranks that did not join."""
+def _not_joined(said: list[Said], cohort: Cohort) -> tuple[Said, ...]:
+    """Return the facts of ranks that did not join."""
     return tuple(fact for fact in said if fact.rank is None or fact.rank not in cohort.joined)

@@ -1,4 +1,4 @@
-"""A collective that some ranks never finish, and the ranks that they wait for."""
+"""Detection of a collective that some ranks never finish, and of the ranks that hold it up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tracecore.patterns.nccl_hang.waiting import (
     GroupFacts,
     culprits_of,
     ended,
-    is_pairwise,
     placed,
     seq_of,
     unfinished,
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
 
     from tracecore.patterns.contract import Key, Verdict, Window
 
-#: Stands for a rank whose number is not known.
-_UNNAMED: Final = 1 << 30
-#: Reports that do not say by themselves that a rank waits for others.
+#: Takes the place of a rank number that is not known.
+_UNKNOWN_RANK: Final = 1 << 30
+#: Kinds of reports that alone do not prove that a rank waits for others.
 _DOUBTFUL: Final = ("heartbeat", "stuck")
-#: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
+#: Maximum number of collectives of one group that get a verdict. The others are only counted.
 MOST = 64
 
 
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        threshold: how long a collective may be unfinished; a watchdog's report and a dump need no waiting.
-        min_ranks: ranks that must be stuck in it; a single one may be a straggler.
-        memory: how long a rank's last word is remembered.
+        threshold: a collective hangs when it is unfinished for this long. Watchdog reports and dumps count at once.
+        min_ranks: number of ranks that must be stuck in it. A single one may be a straggler.
+        memory: how long the facts about a rank are remembered.
     """
 
     threshold: Duration = 5 * MINUTE
@@ -52,10 +51,10 @@ class Config(Settings, frozen=True, kw_only=True):
 
 
 class NcclHang(Pattern[Config]):
-    """Two or more ranks of a group in one collective that does not end.
+    """Two or more ranks of a group are stuck in one collective.
 
-    The latest entry of each rank counts, and completed supersedes started. The culprits are the members that never
-    entered it while nothing else holds them, or that entered something else.
+    For each rank the latest entry counts, and a completed entry replaces a started one. The culprits are the members
+    that called another operation, or that never entered the collective although nothing else blocks them.
     """
 
     id = "8"
@@ -75,10 +74,10 @@ class NcclHang(Pattern[Config]):
         if type(fact) is StackPrinted:
             return ((job, ""),) if fact.rank is not None else ()
         if fact.rank is None:
-            # The line gives the number within the group; the group's members tell which rank that is.
+            # The line gives a number within the group. The members of the group show which rank has that number.
             if not isinstance(fact, WatchdogReport):
                 return ()
-            if (fact.reporter is not None and fact.missing) or self._counts_alone(fact):
+            if (fact.reporter is not None and fact.missing) or self._counts_without_rank(fact):
                 return ((job, fact.pg or ""),)
             return ((job, fact.pg),) if fact.group_rank is not None and fact.pg else ()
         if type(fact) is CollectiveEntry and fact.is_p2p:
@@ -88,7 +87,7 @@ class NcclHang(Pattern[Config]):
         if type(fact) is WatchdogReport and fact.pg == GLOO:
             return ((job, GLOO),)
         if type(fact) is WatchdogReport:
-            # A report that does not name its group may be about any: it meets the others where all reports meet.
+            # A report without a group may be about any group. All reports meet under the empty group.
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
         return ()
 
@@ -96,41 +95,41 @@ class NcclHang(Pattern[Config]):
         reports = placed(window)
         if not window.key[1]:
             if window.of(CollectiveEntry):
-                return []  # dumps know the group
-            if self._named(reports):
-                # The groups speak for themselves, but for sends and receives: only a report without its group says
-                # that it was one.
-                reports = [report for report in reports if is_pairwise(report)]
+                return []  # dumps name the group, so the window of that group decides
+            if self._enough_name_their_group(reports):
+                # The windows of the groups decide, except about sends and receives: only reports without a group show
+                # that an operation was one.
+                reports = [report for report in reports if report.is_p2p]
         entries = unfinished(window)
         if not reports and not entries:
-            # Stacks are looked at where no rank says itself that it waits.
-            seen = _told_by_stacks(window.of(StackPrinted), self.config.min_ranks)
-            reports = [seen] if seen is not None else []
+            # Stacks count only if no rank reports that it waits.
+            report = _report_from_stacks(window.of(StackPrinted), self.config.min_ranks)
+            reports = [report] if report is not None else []
         if not reports and not entries:
             return []
         calls = CallsByRank(entries)
         cohorts, pairwise = self._hanging(window, calls, reports, now)
         enough = self.config.min_ranks
-        few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
-        spokesman = _spokesman(cohorts)
-        if few and spokesman is not None:
-            return [_verdict(window, 0, cohorts[0], GroupFacts.of(window), False, spokesman.reporter)]
-        if few and not any(fact.stalled for fact in window.of(GroupProgress)):
+        too_few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
+        for_all = _report_for_all(cohorts)
+        if too_few and for_all is not None:
+            return [_verdict(window, 0, cohorts[0], GroupFacts.of(window), False, for_all.reporter)]
+        if too_few and not any(fact.stalled for fact in window.of(GroupProgress)):
             return []
         known = GroupFacts.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:
-            # Sends and receives are numbered by pair; who waits in one of them, or behind it, waits together.
-            # Of several the one counts that was entered first; what only a watchdog tells of comes last.
+            # Sends and receives are numbered by pair, so ranks that wait in or behind any of them are one hang. A rank
+            # in several collectives counts in the one entered first; those known only from watchdogs come last.
             entered = dict.fromkeys(entry.seq for entry in window.of(CollectiveEntry) if not entry.is_p2p)
-            told = [seq for seq in cohorts if seq not in calls.open]
-            for seq in (*(seq for seq in entered if seq in cohorts and seq in calls.open), *told):
+            reported = [seq for seq in cohorts if seq not in calls.open]
+            for seq in (*(seq for seq in entered if seq in cohorts and seq in calls.open), *reported):
                 pairwise.update({rank: fact for rank, fact in cohorts[seq].items() if rank not in pairwise})
             if len(pairwise) >= enough:
                 found.append(_verdict(window, min(seq_of(f) for f in pairwise.values()), pairwise, known, True))
         else:
             if known.stalled is not None:
-                # Ranks that wait in a later collective wait for the ranks still in this one: it is one hang.
+                # Ranks in a later collective wait for the ranks that are still in this one. All are one hang.
                 behind = [seq for seq in sorted(cohorts) if seq >= known.stalled]
                 whole = {rank: fact for seq in reversed(behind) for rank, fact in cohorts.pop(seq).items()}
                 verdict = _verdict(window, known.stalled, whole, known, False) if whole else None
@@ -142,16 +141,16 @@ class NcclHang(Pattern[Config]):
                 found[0] = msgspec.structs.replace(found[0], further=len(stuck) - MOST)
         return list(found)
 
-    def _counts_alone(self, report: WatchdogReport) -> bool:
-        """Return whether a report that names no rank counts: only where one rank is enough."""
+    def _counts_without_rank(self, report: WatchdogReport) -> bool:
+        """Return whether a report without a rank counts. It counts only if one rank is enough."""
         return self.config.min_ranks == 1 and self._gave_up(report) and report.group_rank is None
 
     def _gave_up(self, report: WatchdogReport) -> bool:
-        """Return whether a rank waited in vain. A warning, or a stuck watchdog, says so where one rank is enough."""
+        """Return whether a rank gave up waiting. A warning or a stuck watchdog proves it only if one rank is enough."""
         return report.report == "timeout" or (report.report in _DOUBTFUL and self.config.min_ranks == 1)
 
-    def _named(self, reports: Sequence[WatchdogReport]) -> bool:
-        """Whether a group has enough reports that name it. Where a log is cut short, one rank's may be missing."""
+    def _enough_name_their_group(self, reports: Sequence[WatchdogReport]) -> bool:
+        """Return whether enough ranks name their group, in reports about one collective."""
         groups: dict[tuple[str, int], set[int]] = {}
         for report in reports:
             if report.pg and report.seq is not None and report.rank is not None:
@@ -159,7 +158,7 @@ class NcclHang(Pattern[Config]):
         return any(len(ranks) >= self.config.min_ranks for ranks in groups.values())
 
     def due(self, window: Window, now: int) -> int | None:
-        # The first instant at which something unfinished has been so for too long, after now.
+        # The first instant after now at which an unfinished operation is unfinished for too long.
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
@@ -176,7 +175,7 @@ class NcclHang(Pattern[Config]):
     def _hanging(
         self, window: Window, calls: CallsByRank, reports: Sequence[WatchdogReport], now: int
     ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
-        """Stuck ranks by sequence, and those stuck in a send or receive."""
+        """Return the stuck ranks by sequence number of their collective, and the ranks stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
         limit = now - self.config.threshold
         for seq in calls.open:
@@ -196,40 +195,40 @@ class NcclHang(Pattern[Config]):
             for rank, entry in calls.pairs.items()
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
         }
-        # torch before 1.13 does not number what it waits for.
+        # torch before 1.13 does not number collectives.
         unnumbered = not calls.open and all(report.seq is None for report in reports)
         for report in reports:
             if report.report != "exception" and not self._gave_up(report):
                 continue
             if report.reporter is not None and report.missing and report.rank is None:
-                cohorts.setdefault(0, {}).setdefault(_UNNAMED, report)
+                cohorts.setdefault(0, {}).setdefault(_UNKNOWN_RANK, report)
                 continue
             if report.rank is None:
-                # Its number in the group stands for it, below all ranks.
-                if self._counts_alone(report):
-                    cohorts.setdefault(report.seq or 0, {}).setdefault(_UNNAMED, report)
-                elif report.group_rank is not None and report.seq is not None and not is_pairwise(report):
+                # A negative key made from its number in the group replaces the rank.
+                if self._counts_without_rank(report):
+                    cohorts.setdefault(report.seq or 0, {}).setdefault(_UNKNOWN_RANK, report)
+                elif report.group_rank is not None and report.seq is not None and not report.is_p2p:
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.awaits):
-                said = cohorts.setdefault(0, {})
-                before = said.setdefault(report.rank, report)
+                cohort = cohorts.setdefault(0, {})
+                before = cohort.setdefault(report.rank, report)
                 if report.awaits and not getattr(before, "awaits", False):
-                    said[report.rank] = report  # who is missing says more than that one waited
+                    cohort[report.rank] = report  # a report that names the missing ranks says more
                 continue
             if report.seq is None:
                 if unnumbered and self._gave_up(report):
                     cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
-            if is_pairwise(report):
+            if report.is_p2p:
                 pairwise.setdefault(report.rank, report)
             elif report.rank not in pairwise and not ended(window, report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
         return cohorts, pairwise
 
 
-def _told_by_stacks(stacks: Sequence[StackPrinted], enough: int) -> WatchdogReport | None:
-    """Return whom most ranks wait for in a collective, where the last stacks of the few others are elsewhere."""
+def _report_from_stacks(stacks: Sequence[StackPrinted], enough: int) -> WatchdogReport | None:
+    """Return a report on the ranks that most ranks wait for, if the last stacks of the few others are elsewhere."""
     last = {stack.rank: stack for stack in sorted(stacks, key=lambda s: (s.end, s.source.path, s.source.offset))}
     waiting = [stack for stack in last.values() if stack.waits]
     elsewhere = sorted(stack.rank for stack in last.values() if not stack.waits and stack.rank is not None)
@@ -242,10 +241,10 @@ def _told_by_stacks(stacks: Sequence[StackPrinted], enough: int) -> WatchdogRepo
     )
 
 
-def _spokesman(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:
-    """Return the report that names, for all ranks, whom they wait for."""
-    said = [fact for fact in cohorts.get(0, {}).values() if isinstance(fact, WatchdogReport)]
-    return next((report for report in said if report.reporter is not None and report.missing), None)
+def _report_for_all(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:
+    """Return the report of a process that speaks for all ranks and names those they wait for."""
+    reports = [fact for fact in cohorts.get(0, {}).values() if isinstance(fact, WatchdogReport)]
+    return next((report for report in reports if report.reporter is not None and report.missing), None)
 
 
 def _verdict(
@@ -260,13 +259,13 @@ def _verdict(
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
     if len(cohort) == 1 and isinstance(hanging[0], WatchdogReport) and reporter is None:
-        # Of all that waited one left a word: that the others left none says nothing about them.
+        # Only one of the waiting ranks left a report. So the silence of the others says nothing about them.
         culprits, known = (), GroupFacts(window)
     exchanging = tuple(sorted(known.unseen)) if pairwise and not culprits else ()
     if known.absent or known.unseen:
         missing = known.absent if culprits else known.absent | known.unseen
         if pairwise:
-            missing = set() if culprits else known.unseen  # only its peers take part in a send or receive
+            missing = set() if culprits else known.unseen  # only two ranks take part in a send or receive
         unmeasured = tuple(sorted(missing - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
@@ -278,7 +277,7 @@ def _verdict(
         pg_desc = pg_desc or fact.pg_desc
         if first is None and isinstance(fact, CollectiveEntry):
             first = fact
-        # What the ranks are in: who waits further on is in something else, and a dump knows best.
+        # Ranks that wait at a later sequence number are in another operation. A dump is more reliable than a report.
         fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
         if fits > best and fact.op is not None:
             op, best = fact.op, fits

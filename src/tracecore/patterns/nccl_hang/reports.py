@@ -1,6 +1,6 @@
-"""The ranks that the others of a hang wait for, according to the watchdogs' reports.
+"""Find the ranks that hold up a hang from the watchdogs' reports.
 
-Dumps tell who waits for whom. Without them, or where one is missing, the reports of the watchdogs are all there is.
+Dumps show which rank waits for which. If dumps are missing, only the reports of the watchdogs remain.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts.nccl import GLOO, WatchdogReport
-from tracecore.patterns.nccl_hang.waiting import Culprit, is_pairwise, seq_of
+from tracecore.patterns.nccl_hang.waiting import Culprit, seq_of
 
 if TYPE_CHECKING:
     from tracecore.patterns.contract import IncidentContext
     from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 
-#: How a rank ended that was done, in the words of `ExitStatus.how`.
+#: `ExitStatus.how` of a rank that finished without an error.
 WELL: Final = "ended with exit status 0"
-#: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
+#: Names of the group of all ranks. Empty: the report names no group; reports of gloo never do.
 WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
 
 
 class Blame(msgspec.Struct, frozen=True):
     """
     Args:
-        culprits: whom the ranks wait for.
-        quiet: ranks whose logs are here and say nothing of a hang.
-        origin: (group as people call it, sequence) in which the culprits are still inside.
+        culprits: the ranks that the others wait for.
+        quiet: ranks whose logs were read and report no hang.
+        origin: (group name, sequence number) of the collective in which the culprits still are.
     """
 
     culprits: tuple[Culprit, ...] = ()
@@ -36,55 +36,55 @@ class Blame(msgspec.Struct, frozen=True):
 
 
 def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
-    """Say whom the ranks of a hang wait for that no dump explains.
+    """Return the ranks that hold up a hang which no dump explains.
 
-    A rank whose log is here and says nothing of a hang of all of them is the one they wait for: its own watchdog has
-    nothing to time. Where all of them wait, the few that wait at another line of the program called something else,
-    and those that are in an earlier collective, which the others completed, are still inside.
+    If all ranks but one report a hang, the others wait for that one: it is in no collective, so its watchdog measures
+    nothing. If all ranks wait, culprits are the few that wait at another line of the program (they called something
+    else), or those in an earlier collective that the others completed (they are still inside).
     """
     for judge in (_partner_without_dump, _numbered_in_group, _in_another_communicator):
         if culprits := judge(hang, rest):
             return Blame(culprits)
     hanging = set(hang.hanging_ranks)
-    # A rank that lost a connection had waited too, until another one gave up. A rank that waits elsewhere says so.
+    # A rank that lost a connection had waited as well, until another one gave up.
     waiting = {rank for rank, reports in rest.reports.items() if reports}
     quiet = tuple(sorted(rest.ranks - hanging - rest.lost - waiting))
     if hang.looked_for or hang.is_p2p:
         return Blame(quiet=quiet if quiet == hang.looked_for else ())
-    if rest.ranks == hanging and (elsewhere := _elsewhere(hang)):
-        return Blame(elsewhere)
-    if not quiet and (inside := _inside(hang, rest)):
+    if rest.ranks == hanging and (called_elsewhere := _called_elsewhere(hang)):
+        return Blame(called_elsewhere)
+    if not quiet and (inside := _still_inside(hang, rest)):
         first = min(seq_of(c.fact) for c in inside if c.fact is not None)
         return Blame(inside, origin=(hang.pg_desc or (f"group {hang.pg}" if hang.pg else "their group"), first))
     if not hanging:
         return Blame()
-    # The members of a smaller group are not known, but nearly all ranks wait in few groups.
+    # The members of a smaller group are not known, so only few quiet ranks can be blamed there.
     most = len(hang.hanging) if (hang.pg_desc or hang.pg) in WHOLE_WORLD else len(hang.hanging) // 3
     if most == len(hang.hanging):
-        quiet = _left(hanging, quiet, rest) or quiet
+        quiet = _ended_well(hanging, quiet, rest) or quiet
     return Blame(quiet=quiet if len(quiet) <= most else ())
 
 
-def _left(hanging: set[int], quiet: tuple[int, ...], rest: IncidentContext) -> tuple[int, ...]:
-    """Return the ranks that ended well, where all others ended as those do that waited in vain.
+def _ended_well(hanging: set[int], quiet: tuple[int, ...], rest: IncidentContext) -> tuple[int, ...]:
+    """Return the quiet ranks that ended without an error, if all others ended like the ranks that hang.
 
-    A program that is asked to stop may end well, too: then others were stopped, and did not give up by themselves.
+    If any other rank was stopped by a signal or ended well, the program may have been asked to stop. Then return none.
     """
     usual = {rest.ended[rank] for rank in hanging if rank in rest.ended}
-    left = tuple(rank for rank in quiet if rest.ended.get(rank) == WELL)
-    others = {how for rank, how in rest.ended.items() if rank >= 0 and rank not in left}
+    ended_well = tuple(rank for rank in quiet if rest.ended.get(rank) == WELL)
+    others = {how for rank, how in rest.ended.items() if rank >= 0 and rank not in ended_well}
     stopped = any("SIGTERM" in how or "SIGINT" in how or how == WELL for how in others)
-    return left if usual and others <= usual and not stopped and len(left) <= len(hanging) else ()
+    return ended_well if usual and others <= usual and not stopped and len(ended_well) <= len(hanging) else ()
 
 
 def _partner_without_dump(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
-    """Judge ranks that others want to exchange with and that left no dump, by what their watchdog says.
+    """Judge partners in a send or receive that left no dump, by the reports of their watchdogs.
 
-    One that waits in a collective went on without its part of the exchange. One that waits in a send or receive
-    exchanges with those that wait for it, and neither of them ends.
+    A partner that waits in a collective skipped the exchange. If the partner waits in a send or receive as well, both
+    sides wait for each other.
     """
     told = {rank: [r for r in rest.reports.get(rank, ()) if r.op] for rank in hang.exchanging}
-    went_on = {rank: said[0] for rank, said in told.items() if said and not any(map(is_pairwise, said))}
+    went_on = {rank: said[0] for rank, said in told.items() if said and not any(r.is_p2p for r in said)}
     if went_on:
         return tuple(Culprit(rank, "called_different", what=r.op, fact=r) for rank, r in went_on.items())
     hanging = set(hang.hanging_ranks)
@@ -94,10 +94,10 @@ def _partner_without_dump(hang: NcclHangVerdict, rest: IncidentContext) -> tuple
 
 
 def _numbered_in_group(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
-    """Find the rank behind a number in a group whose members nobody names.
+    """Find the missing rank if only its number in the group is known.
 
-    Members of a group are numbered in ascending order, so the ranks that give their own number bound it. Ranks that
-    wait elsewhere are not the one.
+    Members of a group are numbered in ascending order of rank. So the ranks whose number is known bound the missing one
+    from below and above. Ranks that wait somewhere themselves are excluded.
     """
     said = [f for f in hang.hanging if isinstance(f, WatchdogReport) and f.missing_in_group and f.rank is not None]
     if not said or len(said) != len(hang.hanging):
@@ -116,7 +116,7 @@ def _numbered_in_group(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Cu
 
 
 def _in_another_communicator(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
-    """Find ranks that the others miss and that wait to set up a communicator with one of them."""
+    """Find missing ranks that wait to set up another communicator with one of the hanging ranks."""
     hanging = set(hang.hanging_ranks)
     found = []
     for rank, reports in sorted(rest.reports.items()):
@@ -128,16 +128,16 @@ def _in_another_communicator(hang: NcclHangVerdict, rest: IncidentContext) -> tu
     return tuple(found)
 
 
-def _inside(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
-    """Return the ranks that wait in an earlier collective which all of these ranks have completed.
+def _still_inside(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
+    """Return the ranks that wait in an earlier collective which all hanging ranks have completed.
 
-    A watchdog reports the first operation that has not ended, so a report without counters says that the operation
-    before it has. Where no group is named, only the number just before can be taken for one of the same group.
+    A watchdog reports the first operation that has not ended. So a report without counters implies that the operation
+    before it has ended. If no group is named, only the preceding number is assumed to be of the same group.
     """
     found = []
     for rank, reports in sorted(rest.reports.items()):
         mine = [r for r in reports if (r.pg or "") == hang.pg and r.seq is not None and r.seq < hang.seq]
-        if rank in hang.hanging_ranks or not mine or any(is_pairwise(r) for r in reports):
+        if rank in hang.hanging_ranks or not mine or any(r.is_p2p for r in reports):
             continue
         first = min(mine, key=seq_of)
         done = [fact.last_completed for fact in hang.hanging if isinstance(fact, WatchdogReport)]
@@ -149,8 +149,8 @@ def _inside(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]
     return tuple(found)
 
 
-def _elsewhere(hang: NcclHangVerdict) -> tuple[Culprit, ...]:
-    """Return the ranks that wait in another place than most of the ranks that name their place."""
+def _called_elsewhere(hang: NcclHangVerdict) -> tuple[Culprit, ...]:
+    """Return the few ranks that wait at another line of the program than most."""
     places: dict[str, list[WatchdogReport]] = {}
     for fact in hang.hanging:
         if not isinstance(fact, WatchdogReport) or fact.frame is None:

@@ -1,4 +1,4 @@
-"""The verdict of a hang: what it says to a person, and what the reports beside it add."""
+"""The verdict on a hang: its text, and the details that other facts of the incident add."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Watchdogs of one hang give up within this time of each other.
 _EPISODE: Final = HOUR
-#: What to do about a rank that was busy with something of its own, by what that was.
-_FITTING: Final = {
+#: Advice about a rank that was busy, by the start of `LastLines.doing`.
+_ADVICE: Final = {
     "was in validation": "The other ranks wait for it meanwhile: let all ranks take part in validation, make it "
     "shorter, or raise the timeout of the process group",
     "was saving": "The other ranks wait until it has saved: look at the storage it writes to, or raise the timeout of "
@@ -41,26 +41,26 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         pg, pg_desc, seq: the collective.
-        hanging: one fact for each rank that is stuck in it, by rank.
-        culprits: whom they wait for, by rank.
-        unmeasured: members of the group that left nothing to read.
-        exchanging: ranks without a dump that those in a send or receive wait for.
-        quiet: their logs are here, and say nothing of a hang.
-        origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
-        size: members of the group, where known.
-        further: how many later collectives of the group hang as well and have no verdict of their own.
-        ended: of those that left nothing, (rank, how it ended in words), where that is known.
-        stacks: where those that the others wait for stood, where that was printed.
-        earlier: an earlier call that differed between ranks and ended all the same.
-        reporter: who says so, where one process speaks for all.
-        over: those that are looked for and whose process has ended.
-        alive: those whose process had not ended when somebody looked.
-        everybody: every rank that can be seen is in it, by their own reports.
-        whole: those are all ranks of the group, as far as their numbers and its name tell.
-        untold: members whose dumps do not tell whether they entered it.
-        others: ranks that left a log and do not complain.
-        last_lines: what the suspects wrote last.
-        transport: what was measured of the links and connections between the ranks; None where nobody asked.
+        hanging: one fact for each stuck rank, by rank.
+        culprits: the ranks that they wait for, by rank.
+        unmeasured: members of the group about which no data was found.
+        exchanging: ranks without a dump that the others wait for in a send or receive.
+        quiet: the logs of the `unmeasured` ranks were read and report no hang.
+        origin: (group name, sequence number) where the chain of waits begins, if that is another collective.
+        size: number of members of the group, if known.
+        further: number of later collectives of the group that hang as well and have no verdict.
+        ended: (rank, how it ended in words) of ranks to look at, if known.
+        stacks: the printed stacks of ranks to look at.
+        earlier: an earlier call that differed between ranks and still ended.
+        reporter: the process that reported it, if one process speaks for all.
+        over: ranks to look at whose process has ended.
+        alive: ranks to look at whose process still ran when exit statuses were taken.
+        everybody: all visible ranks report that they are in it.
+        whole: these are all ranks of the group, judging by their numbers and the name of the group.
+        untold: members whose dumps do not show whether they entered it.
+        others: ranks with a log that report no hang.
+        last_lines: the last lines of the ranks to look at.
+        transport: measurements of links and connections between the ranks; None if the incident did not ask.
     """
 
     pattern_id: ClassVar[str] = "8"
@@ -99,24 +99,24 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def looked_for(self) -> tuple[int, ...]:
-        """Ranks to look at first: the culprits; by elimination those that left nothing, where they are the few."""
+        """Return the ranks to look at first: the culprits, else the ranks without data if those are the minority."""
         if self.culprits:
             return tuple(culprit.rank for culprit in self.culprits)
         return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
 
     @property
-    def _stuck_in_a_call(self) -> bool:
-        """Whether all that is known is that the watchdogs themselves were stuck."""
+    def _watchdogs_stuck(self) -> bool:
+        """Return whether the only evidence is that the watchdogs themselves were stuck."""
         return all(isinstance(fact, WatchdogReport) and fact.report == "heartbeat" for fact in self.hanging)
 
     @property
     def stalled(self) -> bool:
-        """Whether all ranks entered the collective, and the culprits are those that do not leave it."""
+        """Return whether all ranks entered the collective and the culprits do not leave it."""
         return bool(self.culprits) and all(c.why in ("still_inside", "never_started") for c in self.culprits)
 
     @property
     def crossed(self) -> bool:
-        """Whether those who wait in sends and receives wait for nobody but themselves."""
+        """Return whether the ranks in sends and receives wait only for each other."""
         return self.is_p2p and bool(self.culprits) and set(self.looked_for) == set(self.hanging_ranks)
 
     @property
@@ -134,7 +134,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if not self.seq and not self._dumped:
             if not self.op and not self.hanging_ranks:
                 return "a collective"
-            if self._stuck_in_a_call:
+            if self._watchdogs_stuck:
                 return "a CUDA or NCCL call (the watchdog itself was stuck)"
             return f"{self.op} of {group}" if self.op else "the setting up of a communicator"
         if self.is_p2p:
@@ -143,7 +143,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def sign(self) -> str | None:
-        """Say what shows whom the others wait for, where nobody says so."""
+        """Return the indirect sign of which rank the others wait for, if no process reports it."""
         return next((fact.sign for fact in self.hanging if isinstance(fact, WatchdogReport) and fact.sign), None)
 
     def headline(self) -> str:
@@ -190,7 +190,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.origin:
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
-        if not self._dumped and (not self.everybody or self._stuck_in_a_call):
+        if not self._dumped and (not self.everybody or self._watchdogs_stuck):
             return f"{head}, and nothing here tells whom {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
         if self.untold:
             does = "does" if len(self.untold) == 1 else "do"
@@ -202,7 +202,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{head}: all ranks entered it, and none has completed it"
 
     def _group_ranks(self) -> str:
-        """Return the hanging ranks by their numbers in the group; their global ranks are not known."""
+        """Name the hanging ranks by their numbers in the group, because their global ranks are not known."""
         reports = [fact for fact in self.hanging if isinstance(fact, WatchdogReport)]
         numbers = sorted({report.group_rank for report in reports if report.group_rank is not None})
         return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
@@ -219,7 +219,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         wrote = [lines for lines in self.last_lines if lines.rank in self.looked_for and not self.crossed]
-        # What a rank was doing comes before any advice; a step like any other tells little.
+        # If a rank was busy with something special, say so before any advice. An ordinary step says little.
         steps = [lines.told() for lines in wrote if lines.doing is not None]
         said = len(steps)
         if self.crossed:
@@ -241,7 +241,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
             stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
             if stack is not None and culprit.why == "never_entered":
-                steps.append(_stood(stack))
+                steps.append(_look_at_stack(stack))
             elif culprit.why == "called_different":
                 both = f"{where} (`tracecore fr PATH` over the dumps shows both)"
                 if not self._dumped:
@@ -271,7 +271,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"who may have sent a signal"
             )
         if len(steps) == said:
-            steps += map(_stood, self.stacks)
+            steps += map(_look_at_stack, self.stacks)
         if len(steps) == said and self.looked_for and set(self.looked_for) <= set(self.alive):
             runs = "its process still ran" if len(self.alive) == 1 else "their processes still ran"
             where = "it is" if len(self.alive) == 1 else "they are"
@@ -289,7 +289,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"Whom they wait for is not among the ranks that left a record: find out which of "
                 f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
             )
-        if not steps and not self._dumped and (not self.everybody or self._stuck_in_a_call):
+        if not steps and not self._dumped and (not self.everybody or self._watchdogs_stuck):
             whose = f"{named(self.others)}, which do not complain," if self.others else "the other ranks"
             mine = f"those of {named(self.hanging_ranks)}" if self.hanging_ranks else "this one"
             steps.append(
@@ -311,7 +311,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     def _look_at(self, rank: int, where: str) -> str:
         ended = dict(self.ended).get(rank)
         doing = next((lines.doing for lines in self.last_lines if lines.rank == rank), None) or ""
-        fits = next((advice for start, advice in _FITTING.items() if doing.startswith(start)), None)
+        fits = next((advice for start, advice in _ADVICE.items() if doing.startswith(start)), None)
         if fits is not None:
             return fits
         if ended is not None:
@@ -331,7 +331,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def _transport(self) -> str:
-        """Advise where to look when every rank came and none is late."""
+        """Return the advice for a hang that every rank entered in time."""
         known = (self.size is not None or self.whole) and not self.untold
         nobody = "No rank is missing or late" if known else "No rank that can be seen is missing"
         measured = ""
@@ -363,7 +363,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def beside(self, rest: IncidentContext) -> NcclHangVerdict:
-        # A log may hold several runs: what was said hours before or after is about another hang.
+        # A log may hold several runs. Reports from hours before or after are about another hang.
         near = {
             rank: [r for r in reports if r.approximate or abs(r.time - self.time) <= _EPISODE]
             for rank, reports in rest.reports.items()
@@ -382,11 +382,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         ranks = said.looked_for[:3]
         waits = set(said.hanging_ranks)
         everybody = not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p
-        # Their watchdogs end all of them in the same way, which says nothing.
+        # The watchdogs end all waiting ranks in the same way, so such an end says nothing.
         usual = {rest.ended.get(rank) for rank in waits}
         return msgspec.structs.replace(
             said,
-            op=said.op or _printed(said, rest),
+            op=said.op or _printed_op(said, rest),
             stacks=said.stacks or tuple(rest.stacks[rank] for rank in ranks if rank in rest.stacks),
             ended=tuple((rank, how) for rank in ranks if (how := rest.ended.get(rank)) and how not in usual),
             over=tuple(rank for rank in ranks if rank in rest.ended),
@@ -394,7 +394,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             everybody=everybody,
             whole=everybody and (said.pg_desc or said.pg) in WHOLE_WORLD and waits == set(range(len(waits))),
             others=tuple(sorted(rest.ranks - waits)),
-            last_lines=tuple(lines for rank in ranks if (lines := _wrote(rank, rest)) is not None),
+            last_lines=tuple(lines for rank in ranks if (lines := _last_lines_of(rank, rest)) is not None),
             transport=rest.transport,
         )
 
@@ -429,25 +429,25 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
-def _printed(verdict: NcclHangVerdict, rest: IncidentContext) -> str | None:
-    """The operation as one of the ranks' watchdogs printed it, in a line that does not name the group."""
-    said = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
-    return next((report.op for report in said if report.op and report.seq == verdict.seq and not report.pg), None)
+def _printed_op(verdict: NcclHangVerdict, rest: IncidentContext) -> str | None:
+    """Return the operation from a watchdog's line that does not name the group."""
+    reports = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
+    return next((report.op for report in reports if report.op and report.seq == verdict.seq and not report.pg), None)
 
 
-def _wrote(rank: int, rest: IncidentContext) -> LastLines | None:
-    """Return the last lines of a rank; the end of a stack that somebody else printed is none of its."""
+def _last_lines_of(rank: int, rest: IncidentContext) -> LastLines | None:
+    """Return the last lines of a rank, or None if they are a stack that a tool printed into its log."""
     lines, stack = rest.last_lines(rank), rest.stacks.get(rank)
     spied = lines is not None and stack is not None and stack.source.path == lines.path and not lines.doing
     return None if spied and lines is not None and lines.lines[-1][1].startswith((" ", "\t")) else lines
 
 
-def _stood(stack: StackPrinted) -> str:
+def _look_at_stack(stack: StackPrinted) -> str:
     return f"Look at rank {stack.rank}: when its stack was last printed, it stood at {stack.frame}"
 
 
 def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:
-    """Return the places in user code where ranks wait, the commonest first."""
+    """Return the places in user code where ranks wait, the most frequent first."""
     counts: dict[str, int] = {}
     for fact in facts:
         if frame := fact.frame:

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Window
 
 Why: TypeAlias = Literal["never_entered", "called_different", "still_inside", "never_started"]
-#: Of what dumps say about the ranks at the end of a chain of waits.
+#: By the word that dumps use about the ranks at the end of a chain of waits.
 _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_inside", "unstarted": "never_started"}
 
 
 _done = attrgetter("done")
 _rank = attrgetter("rank")
-#: The watchdog prints point-to-point operations with a counter of their own.
-_PAIRWISE = ("SEND", "RECV", "COALESCED")
-
-
-def is_pairwise(report: WatchdogReport) -> bool:
-    """Return whether a watchdog's report is about a send, a receive or a batch of them."""
-    return (report.op or "").upper().startswith(_PAIRWISE)
 
 
 def seq_of(fact: Fact) -> int:
@@ -43,12 +36,12 @@ class Culprit(msgspec.Struct, frozen=True):
     """A rank that the others wait for.
 
     Args:
-        why: it never entered the collective, called something else, is still inside while others have completed it, or
-            its GPU never started it while others' have.
-        last_enqueued: the last collective it entered, where known.
-        frame: the last line of user code known of it.
-        what: what it called instead, or last.
-        fact: what says so.
+        why: it never entered the collective, called another operation, is still inside while others have completed
+            it, or its GPU never started it while the GPUs of others did.
+        last_enqueued: the last collective it entered, if known.
+        frame: its last known line of user code.
+        what: the operation it called instead, or last.
+        fact: the proof.
     """
 
     rank: int
@@ -60,10 +53,10 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 class CallsByRank:
-    """The latest word on each collective of each rank, and on each rank's sends and receives.
+    """The latest entry of each rank: by collective in `latest`, of its sends and receives in `pairs`.
 
-    Completed supersedes started; otherwise the later one counts. `open` says how many ranks have not ended it, where
-    there are any.
+    A completed entry replaces a started one; otherwise the later entry counts. `open` counts the ranks that have not
+    completed a collective; it has no zeros.
     """
 
     def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
@@ -71,7 +64,7 @@ class CallsByRank:
         self.open: dict[int, int] = {}
         self.pairs: dict[int, CollectiveEntry] = {}
         latest, open_, pairs = self.latest, self.open, self.pairs
-        # No calls in here but where an entry takes the place of another: this runs for every entry.
+        # This loop runs for every entry, so it calls functions only when one entry replaces another.
         for entry in entries:
             rank, seq = entry.rank, entry.seq
             if rank is None:
@@ -86,7 +79,7 @@ class CallsByRank:
             else:
                 ranks = latest[seq]
                 if rank in ranks:
-                    if not _supersedes(entry, ranks[rank]):
+                    if not _replaces(entry, ranks[rank]):
                         continue
                     left -= not ranks[rank].done
                 ranks[rank] = entry
@@ -97,12 +90,12 @@ class CallsByRank:
 
 
 def unfinished(window: Window) -> Sequence[CollectiveEntry]:
-    """Return all entries where one of them is not completed; none where all are, which is the usual case."""
+    """Return all entries if any is not completed, else none. Usually all are completed."""
     return window.of(CollectiveEntry) if False in window.distinct(CollectiveEntry, _done) else ()
 
 
 def ended(window: Window, rank: int, seq: int) -> bool:
-    """Whether the rank is known to have finished this collective."""
+    """Return whether the rank is known to have completed this collective."""
     return rank in map(_rank, window.grouped(CollectiveEntry, _ended_seq).get(seq, ()))
 
 
@@ -114,8 +107,8 @@ class GroupFacts:
     """The facts of one group, gathered once for all verdicts on its window."""
 
     __slots__ = (
+        "_evidence",
         "_window",
-        "_words",
         "absent",
         "earlier",
         "entered",
@@ -130,23 +123,23 @@ class GroupFacts:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._words: dict[int, CollectiveEntry | WatchdogReport] | None = None
+        self._evidence: dict[int, CollectiveEntry | WatchdogReport] | None = None
         self.progress: dict[int, GroupProgress] = {}
-        #: The last collective each rank is known to have entered.
+        #: The last collective that each rank is known to have entered.
         self.entered: dict[int, int] = {}
         #: The first collective in which each rank is itself stuck.
         self.stuck_at: dict[int, int] = {}
-        #: The odd ones out at the first sequence where calls differ.
+        #: Entries of the ranks whose call differs, at the first sequence number where calls differ.
         self.odd: list[CollectiveEntry] = []
         self.absent: set[int] = set()
-        #: Ranks without a dump at the end of the chains of waits.
+        #: Ranks without a dump at the end of a chain of waits.
         self.unseen: set[int] = set()
-        #: Ranks whose dumps do not tell how far they came.
+        #: Ranks whose dumps do not show how far they came.
         self.untold: tuple[int, ...] = ()
         self.size: int | None = None
-        #: The collective that all entered and in which only some are left.
+        #: The collective that all ranks entered and only some have completed.
         self.stalled: int | None = None
-        #: An earlier call that differed between ranks and ended all the same.
+        #: An earlier call that differed between ranks and still ended.
         self.earlier: str | None = None
 
     @classmethod
@@ -164,32 +157,33 @@ class GroupFacts:
                 if fact.stalled and fact.open_seq is not None:
                     known.stalled = min(fact.open_seq, known.stalled or fact.open_seq)
         if not known.progress:
-            known.absent = _silent(window)
-        known.entered = _entered(window, known.progress)
+            known.absent = _unheard_ranks(window)
+        known.entered = _last_entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(CallsByRank(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
+        entries = window.of(CollectiveEntry)
+        known.odd = _odd_calls(CallsByRank(entries).latest) if _calls_differ(entries) else []
         return known
 
-    def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
-        """Return the latest evidence of the collective a rank had entered: a report, else its furthest entry."""
-        if self._words is None:
-            self._words = {}
+    def latest_evidence(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
+        """Return the proof of the last collective that a rank entered: a report, else its last entry."""
+        if self._evidence is None:
+            self._evidence = {}
             entries: dict[int | None, CollectiveEntry] = {}
             for entry in self._window.of(CollectiveEntry):
                 if not entry.is_p2p and (entry.rank not in entries or entry.seq >= entries[entry.rank].seq):
                     entries[entry.rank] = entry
-            self._words.update({rank: entry for rank, entry in entries.items() if rank is not None})
+            self._evidence.update({rank: entry for rank, entry in entries.items() if rank is not None})
             for report in self._window.of(WatchdogReport):
                 if report.rank is not None and report.last_enqueued is not None:
-                    self._words[report.rank] = report
-        return self._words.get(rank)
+                    self._evidence[report.rank] = report
+        return self._evidence.get(rank)
 
 
 def placed(window: Window) -> Sequence[WatchdogReport]:
-    """The watchdogs' reports, those that give a number in the group with the rank that it stands for, where known.
+    """Return the watchdogs' reports, with numbers within the group replaced by ranks.
 
-    A number of which the rank is not known is dropped where others of the group are known by rank: it may be one of
-    them.
+    If the rank behind a number is not known and other reports name ranks, the report is dropped: it may repeat one of
+    those.
     """
     reports = window.of(WatchdogReport)
     if all(report.rank is not None for report in reports):
@@ -214,14 +208,17 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
 def culprits_of(
     window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: GroupFacts, pairwise: bool
 ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
-    """Return the ranks that this cohort waits for, and (group, sequence) where the chain of waits begins."""
+    """Return the ranks that a cohort waits for, and (group, sequence number) where the chain of waits begins.
+
+    A cohort is the ranks that are stuck at one sequence number.
+    """
     if known.odd and not pairwise and known.odd[0].seq <= seq:
-        # Called something else, here or before: nothing after that can match.
+        # Some ranks called another operation here or before. Nothing after that can match.
         return tuple([_different(odd) for odd in known.odd]), None
     found: dict[int, Culprit] = {}
     said = window.of(WatchdogReport)
     if not said and window.of(StackPrinted):
-        # What stacks tell is in the cohort alone.
+        # A report made from stacks is only in the cohort.
         said = [fact for fact in cohort.values() if isinstance(fact, WatchdogReport)]
     if said:
         for report in said:
@@ -234,7 +231,7 @@ def culprits_of(
             continue
         mine = progress.get(rank)
         if mine is not None and mine.waits_pg is not None:
-            # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
+            # This rank waits too. The culprits are the ranks that it waits for.
             if rank not in mine.roots:
                 origin = origin or _origin(mine, window.key[1])
             for root in mine.roots:
@@ -262,11 +259,11 @@ def culprits_of(
 
 
 def _different(entry: CollectiveEntry) -> Culprit:
-    assert entry.rank is not None  # keys() asks for it
+    assert entry.rank is not None  # keys() drops entries without a rank
     return Culprit(entry.rank, "called_different", entry.seq, entry.frame, f"{called(entry)} at seq {entry.seq}", entry)
 
 
-def _supersedes(entry: CollectiveEntry, before: CollectiveEntry) -> bool:
+def _replaces(entry: CollectiveEntry, before: CollectiveEntry) -> bool:
     return entry.done if entry.done != before.done else _order(before) < _order(entry)
 
 
@@ -274,13 +271,16 @@ def _order(entry: CollectiveEntry) -> tuple[int, str]:
     return entry.time, entry.uid
 
 
-def _differ(entries: Sequence[CollectiveEntry]) -> bool:
-    """Whether any two calls differ: where all are alike, no sequence need be looked at."""
+def _calls_differ(entries: Sequence[CollectiveEntry]) -> bool:
+    """Return whether any two calls differ. If not, no sequence number needs a closer look."""
     return any(entry.op != entries[0].op or entry.signature != entries[0].signature for entry in entries)
 
 
-def _odd(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[CollectiveEntry]:
-    """The odd ones out at the first sequence where calls differ, in sizes and types too where everybody's are known."""
+def _odd_calls(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[CollectiveEntry]:
+    """Return the entries of the minority at the first sequence number where calls differ.
+
+    Sizes and types are compared as well if they are known for all ranks.
+    """
     for seq in sorted(latest):
         entries = latest[seq].values()
         first = next(iter(entries))
@@ -295,8 +295,8 @@ def _odd(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[Collective
     return []
 
 
-def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, int]:
-    """The last collective each rank is known to have entered in this group."""
+def _last_entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, int]:
+    """Return the last collective of this group that each rank is known to have entered."""
     entered: dict[int, int] = {}
     for report in window.of(WatchdogReport):
         if report.rank is not None and report.pg and report.last_enqueued is not None:
@@ -307,7 +307,7 @@ def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, in
             continue
         if rank not in entered or entered[rank] < entry.seq:
             entered[rank] = entry.seq
-    # A dump knows best: the watchdog's counter also counts sends and receives.
+    # Dumps are more reliable: the watchdog's counter also counts sends and receives.
     for rank, fact in progress.items():
         if fact.last_enqueued is not None:
             entered[rank] = fact.last_enqueued
@@ -316,8 +316,8 @@ def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, in
     return dict(sorted(entered.items()))
 
 
-def _silent(window: Window) -> set[int]:
-    """Ranks that must exist, for everybody is in the default group, and of which no watchdog was heard."""
+def _unheard_ranks(window: Window) -> set[int]:
+    """Return the ranks of the default group, which has all ranks, that left neither report nor entry."""
     heard = {report.rank for report in window.of(WatchdogReport) if report.rank is not None}
     if window.key[1] != "0" or not heard:
         return set()
@@ -326,7 +326,7 @@ def _silent(window: Window) -> set[int]:
 
 
 def _stuck_at(window: Window) -> dict[int, int]:
-    """The first collective of the group in which each rank is itself stuck."""
+    """Return the first collective of the group in which each rank is stuck."""
     stuck: dict[int, int] = {}
     for report in window.of(WatchdogReport):
         if report.rank is not None and report.seq is not None and report.report in ("timeout", "exception"):
@@ -344,14 +344,14 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
 
 
 def _culprit(rank: int, known: GroupFacts, waiter: GroupProgress | None = None) -> Culprit:
-    """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
+    """Describe a rank that others wait for. The dump of a rank that waits for it may say why it did not come."""
     why = _WHY.get(waiter.why, "never_entered") if waiter is not None else "never_entered"
     fact = known.progress.get(rank)
     if fact is not None:
         return Culprit(rank, why, fact.last_enqueued, fact.frame, fact.last_op, fact)
     if why != "never_entered":
         return Culprit(rank, why)
-    last = known.last_word(rank)
+    last = known.latest_evidence(rank)
     if isinstance(last, WatchdogReport):
         return Culprit(rank, "never_entered", last.last_enqueued, None, None, last)
     if last is not None:
@@ -360,7 +360,7 @@ def _culprit(rank: int, known: GroupFacts, waiter: GroupProgress | None = None) 
 
 
 def document_of(culprit: Culprit) -> dict[str, Any]:
-    """A culprit as the verdict's document has it."""
+    """Return a culprit for the document of the verdict."""
     document: dict[str, Any] = {"rank": culprit.rank, "why": culprit.why}
     if culprit.last_enqueued is not None:
         document["last_enqueued"] = culprit.last_enqueued

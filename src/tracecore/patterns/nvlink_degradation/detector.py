@@ -1,4 +1,4 @@
-"""An NVLink is slow or dead, and collectives stall on it."""
+"""Detection of an NVLink that is slow or dead while collectives stall on it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tracecore.patterns.contract import Key, Window
 
-#: NVLink errors of all generations; a GPU that is no longer there.
+#: Xids of NVLink errors of all generations, and of a GPU off the bus (79).
 CODES = frozenset({74, 79, 137, *range(144, 151)})
-#: Stuck ranks that the trail shows.
+#: Maximum number of stuck ranks in the evidence.
 SHOWN = 8
 
 Stuck: TypeAlias = "CollectiveEntry | WatchdogReport"
@@ -37,11 +37,11 @@ _since = attrgetter("since")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how near to each other the layers must be.
-        low: for how long a link must carry little.
-        share: little is this share of its peers' median, or less.
-        stall: for how long a collective must be unfinished; a dump and a watchdog need no waiting.
-        memory: how long after a collective began a watchdog may report it.
+        window: the layers must be this close to each other.
+        low: a link must carry little for this long.
+        share: a link carries little at this share of its peers' median, or less.
+        stall: a collective must be unfinished for this long. Dumps and watchdog reports count at once.
+        memory: a watchdog may report a collective this long after it began.
     """
 
     window: Duration = 5 * MINUTE
@@ -54,10 +54,10 @@ class Config(Settings, frozen=True, kw_only=True):
 class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        xid: the driver's error; None where there was none.
-        low: the link that carries little; None where none was measured.
-        stuck: unfinished collectives, one for each rank, the first ones.
-        rank: the rank of the GPU, or the only one that is stuck; None where that is not known.
+        xid: the driver's error; None if there was none.
+        low: the link that carries little; None if none was measured.
+        stuck: the first unfinished collectives, one for each rank.
+        rank: the rank of the GPU, or the only stuck rank; None if it is not known.
         step: the last step reached, from a stall at that time.
     """
 
@@ -128,7 +128,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
         return {name: value for name, value in self.fields().items() if name != "stuck_ranks"}
 
     def suspects(self) -> Suspects:
-        """Ranks that are stuck only wait; the GPU, its node and its own rank are to be looked at."""
+        """Return the GPU, its node and its rank. Other stuck ranks only wait."""
         return Suspects(
             ranks=() if self.rank is None else (self.rank,),
             nodes=(self.node,) if self.node else (),
@@ -139,8 +139,8 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
 class NvlinkDegradation(Pattern[Config]):
     """Two of three layers at about the same time on a node: partial; all three: full.
 
-    The layers are an Xid of a link or of a lost GPU, a link that carries half of what its peers do for minutes, and
-    unfinished collectives of the node's ranks.
+    The layers are an Xid of a link or of a lost GPU, a link that for minutes carries at most half of what its peers do,
+    and unfinished collectives of the node's ranks.
     """
 
     id = "1"
@@ -165,7 +165,7 @@ class NvlinkDegradation(Pattern[Config]):
         if type(fact) is StepStalled and fact.step is None:
             return ()
         if type(fact) is Xid and fact.node:
-            # Collectives of which nobody knows the node meet the Xids of all nodes.
+            # Collectives without a node are joined with the Xids of all nodes.
             return ((fact.node,), ("",))
         return ((fact.node or "",),)
 
@@ -174,7 +174,7 @@ class NvlinkDegradation(Pattern[Config]):
         stuck = self._stuck(window, now)
         if sum(map(bool, (xids, lows, stuck))) < 2:
             return []
-        # What is near is looked for around events; a link that is low is a state, and lasts.
+        # Look around each Xid and each stuck collective. A low link is a state that lasts, not an event.
         found: list[Verdict] = []
         kernel, waiting = Events(xids, self._begin), Events(stuck, self._begin)
         rates, stalls = LowRates(lows), StalledRanks(window.of(StepStalled))
@@ -225,7 +225,7 @@ class NvlinkDegradation(Pattern[Config]):
         )
 
     def _begin(self, fact: Fact) -> int:
-        """Return when it began: a watchdog reports what began long before."""
+        """Return when a fact began. A watchdog reports a collective that began long before."""
         if isinstance(fact, WatchdogReport):
             before = max(0, fact.elapsed_ms or fact.timeout_ms or 0) * MILLISECOND
             return fact.time - min(before, self.config.memory)
@@ -245,11 +245,11 @@ class NvlinkDegradation(Pattern[Config]):
 
 
 class Events(Generic[F]):
-    """Facts by when they began, of one instant by uid.
+    """Facts in order of their begin, then of uid.
 
     Args:
         facts: in any order.
-        begin: says when a fact began.
+        begin: returns when a fact began.
     """
 
     def __init__(self, facts: Sequence[F], begin: Callable[[Fact], int]) -> None:
@@ -273,7 +273,7 @@ def _call(entry: CollectiveEntry) -> tuple[int | None, str, int]:
 
 
 def _unfinished(window: Window) -> list[CollectiveEntry]:
-    """The last entries of collectives that never ended."""
+    """Return the last entries of collectives that never ended."""
     entries = window.of(CollectiveEntry)
     if all(entry.done for entry in entries):
         return []
@@ -282,13 +282,13 @@ def _unfinished(window: Window) -> list[CollectiveEntry]:
 
 
 def _low_for(rate: NvlinkRate) -> int:
-    """Nanoseconds for which the link has been low when this was stated, or until it was last stated."""
+    """Return the nanoseconds that the link has been low, as stated or from the first to the last statement."""
     stated = int(min(max(rate.low_s or 0.0, 0.0), 1e9) * SECOND)
     return max(stated, rate.end - rate.time)
 
 
 class LowRates:
-    """Links that were low, asked about times that only grow.
+    """Links that carried little. Ask about times in growing order.
 
     Args:
         rates: in order.
@@ -300,7 +300,7 @@ class LowRates:
         self._begun: list[int] = []
 
     def first(self, oldest: int, newest: int) -> NvlinkRate | None:
-        """The first, in their order, that was low at some time from the one to the other."""
+        """Return the first rate, in their order, that was low at any time between `oldest` and `newest`."""
         while self._begins and self._begins[-1][0] <= newest:
             heappush(self._begun, self._begins.pop()[1])
         while self._begun and self._rates[self._begun[0]].end < oldest:
@@ -309,7 +309,7 @@ class LowRates:
 
 
 class StalledRanks:
-    """Stalls of training: which rank owns a GPU, and which step it had reached."""
+    """Stalls of training, to find the rank of a GPU and the step that was reached."""
 
     def __init__(self, stalls: Sequence[StepStalled]) -> None:
         self._gpus: dict[str, set[int]] = {}
@@ -320,7 +320,7 @@ class StalledRanks:
         self._ranks: dict[int | None, list[StepStalled]] = {**grouped(timed, _rank), None: timed}
 
     def rank(self, xid: Xid | None, low: NvlinkRate | None, stuck: Sequence[Stuck]) -> int | None:
-        """The rank of the GPU, by what says so itself; else the only rank that is stuck."""
+        """Return the rank of the GPU as facts name it, else the only stuck rank."""
         for fact in (xid, low):
             if fact is not None and fact.rank is not None:
                 return fact.rank
@@ -330,7 +330,7 @@ class StalledRanks:
         return ranks.pop() if len(ranks) == 1 else None
 
     def step(self, rank: int | None, oldest: int, newest: int) -> int | None:
-        """The last step that was reached where the stall began at that time, by that rank where it is known."""
+        """Return the last step before a stall that began at that time, of that rank if it is known."""
         stalls = self._ranks.get(rank, [])
         near = stalls[bisect_left(stalls, oldest, key=_since) : bisect_right(stalls, newest, key=_since)]
         return min(near, key=order).step if near else None

@@ -1,4 +1,4 @@
-"""PCIe errors of a GPU, then its bandwidth collapses."""
+"""Detection of PCIe errors of a GPU that are followed by a collapse of its bandwidth."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: What the trail leads with when several kinds of error precede one collapse.
+#: Severity of PCIe errors. If several precede one collapse, the worst is cited.
 WORST = {"corrected": 0, "nonfatal": 1, "fatal": 2}
 
 
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how long after an error a collapse still belongs to it.
-        drop: the share of its baseline that the rate must have lost.
+        window: a collapse this soon after an error belongs to it.
+        drop: share of its baseline that the rate must have lost.
     """
 
     window: Duration = 5 * MINUTE
@@ -34,8 +34,8 @@ class Config(Settings, frozen=True, kw_only=True):
 class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        error: the worst error before the collapse, of equals one whose type is known, the latest.
-        errors: how many errors there were; the port's announcement of an error and the device's own line are one.
+        error: the worst error before the collapse; of equal ones the latest, preferably with a known type.
+        errors: number of errors. The port's announcement of an error and the line of the device count as one.
         collapse: the rate that fell.
     """
 
@@ -114,8 +114,8 @@ class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
 class PcieAer(Pattern[Config]):
     """An AER error of a GPU, then its PCIe rate at half of its baseline or less.
 
-    An error alone is a link that recovered, a collapse alone is the workload: both layers, or nothing. Collapses that
-    follow each other within the window are one episode.
+    Both are needed: after an error alone the link recovered, and a collapse alone is caused by the workload. Collapses
+    that follow each other within the window are one episode.
     """
 
     id = "5"
@@ -146,11 +146,11 @@ class PcieAer(Pattern[Config]):
         for collapse in window.of(PcieRateCollapse):
             time = collapse.time
             oldest = time - self.config.window
-            # An error belongs to the first collapse after it; a storm that goes on, also to a later one.
+            # An error belongs to the first collapse after it. A folded error that goes on also belongs to a later one.
             worst = (
                 lasting if lasting is not None and until >= oldest and self._meet(window, lasting, collapse) else None
             )
-            # Most have one error before them: what several have in common is counted only then.
+            # Most collapses have one error before them. Count lines by kind only if there are several.
             told_by: dict[tuple[str, bool], int] | None = None
             while upcoming is not None and upcoming.time <= time:
                 end = upcoming.time if upcoming.last_time is None else upcoming.last_time
@@ -162,7 +162,7 @@ class PcieAer(Pattern[Config]):
                     else:
                         told_by = told_by or {_line(worst): worst.count}
                         told_by[_line(upcoming)] = told_by.get(_line(upcoming), 0) + upcoming.count
-                        worst = upcoming if _telling(upcoming) >= _telling(worst) else worst
+                        worst = upcoming if _seriousness(upcoming) >= _seriousness(worst) else worst
                 upcoming = next(errors, None)
             if told >= oldest:
                 told = time
@@ -182,26 +182,26 @@ class PcieAer(Pattern[Config]):
 
 
 def _line(error: AerError) -> tuple[str, bool]:
-    """Its severity, and whether it is the device's own line, not the port's announcement."""
+    """Return the severity, and whether this is the line of the device and not the port's announcement."""
     return error.severity, bool(error.error_type)
 
 
-def _telling(error: AerError) -> tuple[int, bool]:
+def _seriousness(error: AerError) -> tuple[int, bool]:
     return WORST[error.severity], error.error_type is not None
 
 
 def _events(lines: dict[tuple[str, bool], int]) -> int:
     """Return the number of errors behind these lines.
 
-    Of each the kernel writes one line for the port that was told and one, with the type, for the device; either may be
+    For each error the kernel writes one line for the port and one, with the type, for the device. Either may be
     missing.
     """
-    # In order, the larger count of a severity replaces the other.
+    # Sorting puts the larger count of each severity last, so it replaces the other in the dict.
     return sum(dict(sorted((severity, count) for (severity, _), count in lines.items())).values())
 
 
 def collapsed(collapse: PcieRateCollapse, drop: float) -> bool:
-    """Whether it lost at least this share of its baseline."""
+    """Return whether the rate lost at least this share of its baseline."""
     baseline = collapse.baseline_bytes_per_second
     if baseline is not None and baseline > 0:
         return collapse.bytes_per_second <= (1 - drop) * baseline
@@ -209,7 +209,7 @@ def collapsed(collapse: PcieRateCollapse, drop: float) -> bool:
 
 
 def drop_of(collapse: PcieRateCollapse) -> float | None:
-    """The share of its baseline that is gone; from the rates where both are known."""
+    """Return the lost share of the baseline, from the rates if both are known."""
     baseline = collapse.baseline_bytes_per_second
     if baseline is not None and baseline > 0:
         return 1 - collapse.bytes_per_second / baseline

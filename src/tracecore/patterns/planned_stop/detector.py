@@ -1,4 +1,4 @@
-"""The job was asked to stop: preempted, out of time, cancelled, maintenance. An outcome, and nobody's fault."""
+"""Detection of a job that was asked to stop: preempted, out of time, cancelled, maintenance. No fault of anything."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Window
 
 TERMINATED = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
-#: Exceptions by which a process that was told to stop says so.
-OBEDIENT = ("SignalException", "KeyboardInterrupt", "SystemExit", "SIGTERMException", "ChildFailedError", UNFINISHED)
+#: Ends of type names of exceptions that a process raises when it is asked to stop.
+STOP_ERRORS = ("SignalException", "KeyboardInterrupt", "SystemExit", "SIGTERMException", "ChildFailedError", UNFINISHED)
 
 WORDS = {
     "preempted": "was preempted",
@@ -61,8 +61,8 @@ _time = attrgetter("time")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: requests and deaths this close to each other are one stop.
-        lookback: how long before a bare SIGTERM a failure explains it.
+        window: requests and ends this close to each other are one stop.
+        lookback: a failure this long before a SIGTERM without a reason explains it.
     """
 
     window: Duration = 5 * MINUTE
@@ -72,9 +72,9 @@ class Config(Settings, frozen=True, kw_only=True):
 class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        stop: what says it best: a request with a reason, else a SIGTERM.
-        last: the last thing that belongs to this stop, the same when there was one; where the stop itself has no time
-            of its own, the first that has.
+        stop: the best evidence: a request with a reason, else a SIGTERM.
+        last: the last fact of this stop; the same fact if there was one. If `stop` has no exact time, the first fact
+            that has one.
         reason: as in `PlannedStop`.
     """
 
@@ -114,7 +114,7 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
         return ("scheduler",) if self.confidence == "partial" else ()
 
     def suspects(self) -> Suspects:
-        return Suspects()  # nobody broke anything
+        return Suspects()
 
     def fields(self) -> dict[str, Any]:
         fields = {
@@ -138,7 +138,7 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
 class PlannedStopPattern(Pattern[Config]):
     """A request to stop with its reason: full. A SIGTERM that no failure before it explains: partial.
 
-    It has no culprit and outranks no failure: a SIGTERM that a launcher sends because a rank crashed is silent.
+    It has no culprit and outranks no failure: a SIGTERM that a launcher sends because a rank crashed does not count.
     """
 
     id = "23"
@@ -175,7 +175,7 @@ class PlannedStopPattern(Pattern[Config]):
         stops = [fact for kind in self.triggers for fact in window.of(kind) if _stops(fact)]
         stops.sort(key=_time)
         if len(set(map(_time, stops))) < len(stops):
-            stops.sort(key=order)  # uids are made up only where times do not decide
+            stops.sort(key=order)  # uids cost time to build, so build them only if two times are equal
         failures: list[int] | None = None
         found: list[Verdict] = []
         begin = 0
@@ -183,12 +183,12 @@ class PlannedStopPattern(Pattern[Config]):
             if place < len(stops) and stops[place].time - stops[place - 1].end <= self.config.window:
                 continue
             chain, begin = stops[begin:place], place
-            best = min(chain, key=_weight)  # of several the first: they are in order
+            best = min(chain, key=_weight)
             reason = best.reason if isinstance(best, PlannedStop) else "sigterm"
             dated = next((fact for fact in chain if not fact.approximate), None) if best.approximate else None
             if reason not in ASKED:
                 failures = _failures(window) if failures is None else failures
-                # Exit statuses are often all of one time, read from a file when everything was over.
+                # Exit statuses often share one time, because a file of them was written at the end.
                 since = bisect_left(failures, chain[0].time - self.config.lookback)
                 if since < bisect_right(failures, chain[-1].end):
                     continue
@@ -207,7 +207,7 @@ class PlannedStopPattern(Pattern[Config]):
 
 
 def _stops(fact: Fact) -> bool:
-    """Whether this is a request to stop, or a death by one."""
+    """Return whether this is a request to stop, or the end of a process by such a request."""
     if isinstance(fact, ExitStatus | FatalSignal):
         return fact.signal in TERMINATED
     if isinstance(fact, ContainerTerminated):
@@ -216,8 +216,8 @@ def _stops(fact: Fact) -> bool:
 
 
 def _failures(window: Window) -> list[int]:
-    """Return the times at which something failed by itself or was torn down after another failure."""
-    times = [f.time for f in window.of(ExceptionRaised) if not f.type.endswith(OBEDIENT)]
+    """Return the times of failures, including those that follow from other failures."""
+    times = [f.time for f in window.of(ExceptionRaised) if not f.type.endswith(STOP_ERRORS)]
     times += [f.time for f in window.of(FatalSignal) if f.signal not in TERMINATED]
     times += [f.time for f in window.of(LauncherFailure) if f.signal not in TERMINATED and (f.exit_code or f.root)]
     times += [f.time for f in window.of(ExitStatus) if f.exit_code and f.signal not in (None, *TERMINATED)]

@@ -1,4 +1,4 @@
-"""The kubelet evicted a pod, and under which pressure."""
+"""Detection of a pod that the kubelet evicted, and of the pressure that caused it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Pressure: TypeAlias = Literal["disk", "memory", "pid", "unknown"]
 
 CONDITIONS: dict[str, Pressure] = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "pid"}
-#: Words of the kubelet's notes, in lower case; the first to appear in a note decides.
+#: Words of the kubelet's notes in lower case. The first that appears in a note decides.
 ANCHORS: dict[str, Pressure] = {
     "ephemeral-storage": "disk",
     "ephemeral local storage": "disk",
@@ -59,7 +59,7 @@ NEXT: dict[Pressure, str] = {
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how long before an eviction its pressure may have begun.
+        window: the pressure may have begun this long before the eviction.
     """
 
     window: Duration = 5 * MINUTE
@@ -68,8 +68,8 @@ class Config(Settings, frozen=True, kw_only=True):
 class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        eviction: of the pod.
-        condition: the latest pressure that began on its node before; None where no transition was seen.
+        eviction: the eviction of the pod.
+        condition: the latest pressure that began on its node before; None if none was seen.
     """
 
     pattern_id: ClassVar[str] = "14"
@@ -85,7 +85,7 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def pressure(self) -> Pressure:
-        """From the node's condition; without one, from the words of the note."""
+        """Return the pressure from the condition of the node, else from the words of the note."""
         if self.condition is not None:
             return CONDITIONS.get(self.condition.condition, "unknown")
         return pressure_of(self.eviction.note or "")
@@ -128,9 +128,9 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class PodEvictedPattern(Pattern[Config]):
-    """An eviction, with the latest pressure that began on its node before it; without one, partial.
+    """An eviction, with the latest pressure that began on its node before it; partial without one.
 
-    A pressure that begins after the eviction never joins. One verdict for each pod.
+    A pressure that begins after the eviction does not count. Each pod gets one verdict.
     """
 
     id = "14"
@@ -181,9 +181,9 @@ class PodEvictedPattern(Pattern[Config]):
 
 
 def pressure_of(note: str) -> Pressure:
-    """The pressure that the kubelet's note speaks of, by the first anchor in it."""
+    """Return the pressure that a note of the kubelet names, by the first of `ANCHORS` in it."""
     lower = note.lower()
-    # "The node was low on resource: memory. Container x was using …": what follows may name other things.
+    # "The node was low on resource: memory. Container x was using …": text before the resource may name others.
     lower = lower.partition("low on resource:")[2] or lower
     places = [(place, pressure) for anchor, pressure in ANCHORS.items() if (place := lower.find(anchor)) >= 0]
     return min(places)[1] if places else "unknown"

@@ -1,4 +1,4 @@
-"""Counters of silent corruption by job and node, and which of them rose while a job ran."""
+"""Find the counters of silent data corruption that rose while a job ran."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _delta = attrgetter("delta")
 
 
 class CorruptionCounters:
-    """The counters of a window. One that names no job is of any job that ran on its node.
+    """The counters of a window. A counter that names no job counts for any job that ran on its node.
 
     Args:
         counters: in order.
@@ -36,15 +36,15 @@ class CorruptionCounters:
         self._counters = counters
         self._skew = skew
 
-    # Most evaluations do not say when their job began, and then none of these is asked for.
+    # Most evaluations do not know when their job began. Then none of these is needed.
 
     @cached_property
-    def _anybodys(self) -> Rises:
+    def _jobless(self) -> Rises:
         return Rises([counter for counter in self._counters if of_any_job(counter)])
 
     @cached_property
     def _nodes(self) -> dict[str | None, Rises]:
-        return {node: Rises(group) for node, group in grouped(self._anybodys.counters, _node).items()}
+        return {node: Rises(group) for node, group in grouped(self._jobless.counters, _node).items()}
 
     @cached_property
     def _jobs(self) -> dict[tuple[Key, ...], OfJob]:
@@ -52,30 +52,30 @@ class CorruptionCounters:
         return {job: OfJob(group) for job, group in grouped(own, job_keys).items()}
 
     def during(self, evaluation: EvalAccuracy, memory: int) -> tuple[SdcCounter | None, int, int]:
-        """The first that rose inside the job's own start and end, how much all did, and the tolerance between clocks
-        where the first counts only thanks to it. A job that says no end had not ended when it was evaluated."""
+        """Return the first counter that rose while the job ran, the sum of all rises, and the clock tolerance if the
+        first counts only because of it. A job without an end had not ended when it was evaluated."""
         if evaluation.job_start is None:
             return None, 0, 0
         node = evaluation.node
         earliest, latest = evaluation.time - memory, evaluation.time + memory
         begin, end = evaluation.job_start, evaluation.time if evaluation.job_end is None else evaluation.job_end
         if begin > end:
-            return None, 0, 0  # a job that ended before it began
+            return None, 0, 0  # the job ended before it began
         exact = max(begin, earliest), min(end, latest)
         own = self._jobs.get(job_keys(evaluation))
-        near = [self._anybodys] if node is None else [self._nodes.get(node), self._nodes.get(None)]
+        near = [self._jobless] if node is None else [self._nodes.get(node), self._nodes.get(None)]
         found = [rises.between(*exact) for rises in (*near, None if own is None else own.all) if rises is not None]
         if own is not None and node is not None and self._skew:
-            # What another node says is told by another clock.
-            found += own.elsewhere(node, (max(begin - self._skew, earliest), exact[0] - 1))
-            found += own.elsewhere(node, (exact[1] + 1, min(end + self._skew, latest)))
+            # Other nodes have other clocks.
+            found += own.on_other_nodes(node, (max(begin - self._skew, earliest), exact[0] - 1))
+            found += own.on_other_nodes(node, (exact[1] + 1, min(end + self._skew, latest)))
         first = min((counter for counter, _ in found if counter is not None), key=order, default=None)
         inside = first is None or exact[0] <= first.time <= exact[1]
         return first, sum(rises for _, rises in found), 0 if inside else self._skew
 
 
 class Rises:
-    """Counters in order, and how much all up to each rose."""
+    """Counters in order, and the sum of rises up to each."""
 
     __slots__ = ("counters", "sums")
 
@@ -84,12 +84,12 @@ class Rises:
         self.sums = [0, *accumulate(map(_delta, counters))]
 
     def between(self, oldest: int, newest: int) -> tuple[SdcCounter | None, int]:
-        """The first of this time, and how much all of this time rose."""
+        """Return the first counter of this time, and the sum of all rises of this time."""
         begin, end = self.range(oldest, newest)
         return (self.counters[begin], self.sums[end] - self.sums[begin]) if begin < end else (None, 0)
 
     def range(self, oldest: int, newest: int) -> tuple[int, int]:
-        """The places of those of this time."""
+        """Return the range of indexes of the counters of this time."""
         return bisect_left(self.counters, oldest, key=_time), bisect_right(self.counters, newest, key=_time)
 
 
@@ -104,8 +104,8 @@ class OfJob:
         self._changes = ValueChanges(map(_node, self._named.counters))
         self._nodes = {node: Rises(group) for node, group in grouped(self._named.counters, _node).items()}
 
-    def elsewhere(self, node: str, span: tuple[int, int]) -> list[tuple[SdcCounter | None, int]]:
-        """The first of other nodes and of this time, and how much all of them rose."""
+    def on_other_nodes(self, node: str, span: tuple[int, int]) -> list[tuple[SdcCounter | None, int]]:
+        """Return the first counter of other nodes at this time with the sum of their rises, or an empty list."""
         begin, end = self._named.range(*span)
         named = self._named.counters
         first = self._changes.after(begin) if begin < end and named[begin].node == node else begin
@@ -116,5 +116,5 @@ class OfJob:
 
 
 def of_any_job(counter: SdcCounter) -> bool:
-    """Whether it names no job, nor a pod that could tell."""
+    """Return whether a counter names neither a job nor a pod."""
     return not counter.job and not counter.pod

@@ -1,4 +1,4 @@
-"""Results are wrong and nothing reported an error."""
+"""Detection of results that are wrong although nothing reported an error."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _time = attrgetter("time")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        drop: by how much accuracy must have fallen where a counter rose, as a fraction of 1; twice that where none did.
-        memory: how far from an evaluation a rise of the counter may lie.
+        drop: accuracy must have fallen by this fraction of 1 if a counter rose, and by twice that if none did.
+        memory: a rise of a counter counts if it is this close to an evaluation.
     """
 
     drop: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.005
@@ -40,10 +40,10 @@ class Config(Settings, frozen=True, kw_only=True):
 class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        evaluation: whose accuracy fell.
-        drop: by how much, as a fraction of 1.
-        counter: the vendor's counter that rose while the job ran; None where none did.
-        rises: how much all of them rose together.
+        evaluation: the evaluation with the lower accuracy.
+        drop: fall of the accuracy, as a fraction of 1.
+        counter: the first counter of the vendor that rose while the job ran; None if none did.
+        rises: sum of the rises of all counters.
     """
 
     pattern_id: ClassVar[str] = "13"
@@ -122,9 +122,9 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """The rank that evaluated is not the one that computed wrongly; only a counter points at a GPU.
+        """Return the GPU of a counter that rose, else the machine that alone evaluates wrongly, else nothing.
 
-        Where other machines evaluate the same as they should, the one that does not computes wrongly.
+        The rank that evaluated need not be the one that computed wrongly.
         """
         if self.counter is None and self.evaluation.compared and self.evaluation.node:
             return Suspects(nodes=(self.evaluation.node,))
@@ -132,11 +132,10 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class SilentDataCorruption(Pattern[Config]):
-    """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
+    """Accuracy below its baseline and a corruption counter that rose while the job ran, or accuracy far below it.
 
-    Accuracies on different data or of different checkpoints are not compared. Evaluations of one
-    attempt that are low one after the other are one episode. One window holds all jobs: exporters know the node of a
-    counter, seldom the job.
+    Accuracies on different data or of different checkpoints are not compared. Consecutive low evaluations of one
+    attempt are one episode. One window holds all jobs, because exporters know the node of a counter but seldom the job.
     """
 
     id = "13"
@@ -168,7 +167,7 @@ class SilentDataCorruption(Pattern[Config]):
         evaluations: Sequence[EvalAccuracy],
         observed: Mapping[tuple[Key, float], Sequence[EvalAccuracy]],
     ) -> Iterator[Verdict]:
-        #: The attempt whose evaluations are low.
+        # The attempt whose evaluations are low.
         low = NEVER
         for evaluation in evaluations:
             drop = drop_of(evaluation)
@@ -180,7 +179,7 @@ class SilentDataCorruption(Pattern[Config]):
             if evaluation.attempt <= low:
                 continue
             counter, rises, skew = counters.during(evaluation, self.config.memory)
-            if evaluation.compared and not self._is_the_machines(evaluation, evaluations):
+            if evaluation.compared and not self._others_evaluate_well(evaluation, evaluations):
                 continue
             if counter is not None or drop >= 2 * self.config.drop:
                 low = evaluation.attempt
@@ -196,8 +195,8 @@ class SilentDataCorruption(Pattern[Config]):
                     rises=rises,
                 )
 
-    def _is_the_machines(self, evaluation: EvalAccuracy, others: Sequence[EvalAccuracy]) -> bool:
-        """Another machine evaluated the same, and it came out as it should."""
+    def _others_evaluate_well(self, evaluation: EvalAccuracy, others: Sequence[EvalAccuracy]) -> bool:
+        """Return whether another machine evaluated the same checkpoint and got the expected accuracy."""
         return evaluation.checksum is not None and any(
             other.compared
             and other.checksum == evaluation.checksum
@@ -212,9 +211,9 @@ class SilentDataCorruption(Pattern[Config]):
         job: Key,
         observed: Mapping[tuple[Key, float], Sequence[EvalAccuracy]],
     ) -> bool:
-        """Nothing says that the baseline was measured on something else.
+        """Return whether the baseline may be of the same data and checkpoint.
 
-        What the baseline was measured on is in the evaluation, or in a record of its own: the one that observed it.
+        Data and checkpoint of the baseline are in the evaluation, or in the earlier evaluation that observed it.
         """
         checksum, step = evaluation.baseline_checksum, evaluation.baseline_step
         if checksum is None and step is None and evaluation.baseline is not None:
@@ -234,11 +233,11 @@ def _job_and_observed(evaluation: EvalAccuracy) -> tuple[Key, float]:
 
 
 def drop_of(evaluation: EvalAccuracy) -> float | None:
-    """Baseline less observed, as a fraction of 1; accuracies above 1 are per cent."""
+    """Return the baseline minus the observed accuracy, as a fraction of 1; accuracies above 1 are percent."""
     if evaluation.baseline is None or not isfinite(evaluation.baseline - evaluation.observed):
         return None
     scale = 100.0 if max(evaluation.baseline, evaluation.observed) > 1.0 else 1.0
-    # Decimal accuracies are not exact in binary: 0.9 less 0.895 must be 0.005.
+    # Decimal fractions are not exact in binary: 0.9 minus 0.895 must be 0.005.
     return round((evaluation.baseline - evaluation.observed) / scale, 9)
 
 

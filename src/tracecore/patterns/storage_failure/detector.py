@@ -1,4 +1,4 @@
-"""Storage failed: full, read-only, stale, disconnected, throttled, or an I/O error that was not overcome."""
+"""Detection of storage that failed: full, read-only, stale, disconnected, throttled, or with lasting I/O errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LASTING = frozenset(
         "lock_lost", "write_failed", "denied",
     }
 )  # fmt: skip
-#: Mounts that Kubernetes tries again and again.
+#: Reasons of failed mounts that Kubernetes retries.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume", "FailedMapVolume"})
 
-#: What says that the volumes of a pod are mounted.
+#: Facts that show that the volumes of a pod are mounted.
 MOUNTED = frozenset({PodReady, ContainerStarted})
 
 WORDS = {
@@ -86,7 +86,7 @@ NEXT = {
     "request by hand with them (`aws s3 ls`, `gcloud storage ls`, `huggingface-cli whoami`)",
     "lock_lost": "the client lost its lease: look at the server's log and the network, then restart the job",
 }
-#: What to do where the kind of storage makes a difference.
+#: Advice for certain kinds of storage.
 LUSTRE = (
     "`lfs check servers` and `lctl get_param osc.*.import | grep -E 'target|state'` show which server this client has "
     "lost; ask its administrators whether it or the way to it is down, and remount if the client stays evicted"
@@ -95,7 +95,7 @@ CEPH = (
     "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
     "client waits for; ask its administrators, and remount if the client stays locked out"
 )
-#: How to ask the client of a file system on another machine which server it has lost.
+#: Commands that show which server the client of a remote file system has lost.
 CLIENTS = {
     "weka": "`weka local status`",
     "gpfs": "`mmhealth node show`",
@@ -106,7 +106,7 @@ REMOTE = (
     "`stat -f {path}` shows whether it answers, `dmesg -T` and CLIENT which server it has lost; ask its "
     "administrators, and remount if it does not come back"
 )
-#: How to ask for a quota.
+#: Commands that show a quota.
 QUOTAS = {
     "lustre": "`lfs quota -h {path}`",
     "fsx": "`lfs quota -h {path}`",
@@ -115,9 +115,9 @@ QUOTAS = {
     "nfs": "`quota -s`",
     "ceph": "`getfattr -n ceph.quota.max_bytes {path}`",
 }
-#: Stores that are reached by requests, which nobody mounts.
+#: Object stores, which are used by requests and never mounted.
 STORES = ("s3", "gcs", "azure", "http")
-#: What a client says of a server on another machine that is gone.
+#: Errors of a client whose remote server is gone.
 GONE = ("enotconn", "not_responding", "eio", "estale", "timeout")
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in GONE},
@@ -141,10 +141,10 @@ NEXT_OF = {
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: errors of one kind this close to each other are one failure; harm and recovery are looked for as far.
-        patience: a passing error, or a mount that is tried again, counts without visible harm when this long no step
-            is made after it.
-        retrying: errors that were only retried count when the retries went on for so long without a step.
+        window: errors of one kind this close to each other are one failure. Harm and recovery must be as close.
+        patience: a temporary error, or a mount that is retried, counts without visible harm if no step is made for
+            this long after it.
+        retrying: errors that were only retried count if the retries went on for this long without a step.
     """
 
     window: Duration = 10 * MINUTE
@@ -156,11 +156,11 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         first: the first error that was not overcome.
-        last: the last of them, the same when there was one.
-        harm: what suffered from it: an exception, a failed checkpoint, a stall, a bad exit.
-        errors: how many lines said so.
-        ranks: all ranks that met it.
-        named: of mounts that failed, the one that names the server.
+        last: the last of them; the same fact if there was one.
+        harm: a fact that shows the damage: an exception, a failed checkpoint, a stall, a bad exit.
+        errors: number of lines with the error.
+        ranks: all ranks that had the error.
+        named: the failed mount that names the server.
     """
 
     pattern_id: ClassVar[str] = "20"
@@ -256,9 +256,9 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
 class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
-    Overcome means that storage says so, or that the process that met it went on. Errors that clients retry count only
-    when somebody suffers from them, or when they last. Lines that say themselves that they retry count only when they
-    go on for minutes without a step.
+    It was overcome if the storage reports a recovery, or if the process with the error went on. Errors that clients
+    retry count only if they cause harm or last. Lines that report a retry count only if retries go on for minutes
+    without a step.
     """
 
     id = "20"
@@ -292,12 +292,12 @@ class StorageFailure(Pattern[Config]):
         if not fact.node:
             return (("", fact.pod or ""),)
         if fact.pod and type(fact) in MOUNTED:
-            # A volume that could not be attached is told of by a controller, which names no node.
+            # A controller, which names no node, reports a volume that could not be attached.
             return ((fact.node, ""), ("", fact.pod))
         return ((fact.node, ""),)
 
     def due(self, window: Window, now: int) -> int | None:
-        """Return when an error that clients retry may come to count: long enough after it and the last steps."""
+        """Return when an error that clients retry may begin to count: `patience` after it or after a last step."""
         waiting: list[Fact] = [error for error in window.of(StorageError) if not _lasting(error)]
         waiting += [event for event in window.of(MountEvent) if not event.waited]
         if not waiting:
@@ -318,7 +318,7 @@ class StorageFailure(Pattern[Config]):
             failures = [fact for fact in chain if not _retried(fact)]
             failed = next((fact for fact in failures if _lasting(fact)), failures[0] if failures else None)
             if failed is None:
-                # A step among the retries says that the ones before it had success.
+                # A step among the retries shows that the earlier ones succeeded.
                 time = max(time, outcomes.last_advance(first))
                 if max(fact.end for fact in chain) - time < self.config.retrying or not outcomes.reports(first):
                     continue
@@ -346,7 +346,7 @@ class StorageFailure(Pattern[Config]):
         return found
 
     def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
-        """Errors that were not overcome, by error and backend, those close to each other together."""
+        """Group the errors that were not overcome by error and backend, those close to each other in one chain."""
         troubles: Sequence[Trouble] = in_order(window.of(StorageError), window.of(MountEvent))
         chains: list[list[Trouble]] = []
         open_: dict[tuple[str, str | None], list[Trouble]] = {}
@@ -364,7 +364,7 @@ class StorageFailure(Pattern[Config]):
 
 
 def error_of(fact: Trouble) -> str:
-    """Return the error in the words of `tracecore.storage.error`."""
+    """Return the error as a value of `tracecore.storage.error`."""
     return "mount_failed" if isinstance(fact, MountEvent) else fact.error
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of storage errors: somebody suffered, or the error was overcome."""
+"""Outcomes of storage errors: they caused harm, or they were overcome."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Fact)
 
-#: A kernel message about storage names no process: only steps that go on for this long prove it harmless.
+#: A kernel message about storage names no process. Only steps this long after it prove it harmless.
 SETTLED = 60 * 1_000_000_000
 
-#: A line without a time gets that of its neighbours, and the libraries of one process stamp lines with different
-#: clocks: a step in another file proves nothing unless it is later by this much.
+#: A step in another file counts as later only by this much: a line without a time gets that of its neighbours, and
+#: libraries of one process may use different clocks.
 APART = 1_000_000_000
 
-#: Of the facts that may tell what became of an error so many are looked at, the nearest first.
+#: Maximum number of facts that are examined for the outcome of one error, the nearest first.
 LOOKED_AT = 64
-#: What a recovery and an error may name.
+#: The names that a recovery and an error may share.
 STORAGE = attrgetter("device", "path", "backend")
 _time = attrgetter("time")
 _rank = attrgetter("rank")
@@ -51,7 +51,7 @@ class Outcomes:
 
     Args:
         window: of one node.
-        reach: how long after an error its consequences are looked for.
+        reach: consequences are searched for this long after an error.
     """
 
     def __init__(self, window: Window, reach: int) -> None:
@@ -59,7 +59,7 @@ class Outcomes:
         self._window = window
         self._failures = window.grouped(CheckpointPhase, _event).get("error", ())
 
-    # Nearly every process goes on after an error, and then most of these are never asked for.
+    # Nearly every process goes on after an error, so most of these are never needed.
 
     @cached_property
     def _steps(self) -> ReportedSteps:
@@ -122,7 +122,7 @@ class Outcomes:
         return Related(self._window.grouped(StorageError, _error).get("recovered", ()), STORAGE)
 
     def harm(self, fact: Fact) -> Fact | None:
-        """Return the most telling fact that shows harm from this error; for a retried error only a stall."""
+        """Return the fact that best shows harm from this error; for a retried error only a stall counts."""
         if isinstance(fact, StorageError) and fact.retried:
             return self._stall(fact)
         raised: list[Fact] = [*self._raised.get(fact.source, ())[:1], *self._after(self._exceptions, fact)]
@@ -140,32 +140,32 @@ class Outcomes:
         return None
 
     def _after(self, facts: Related[F], fact: Fact) -> list[F]:
-        """The first of these that followed the error in the same process, if there is one."""
+        """Return a list with the first of these facts that followed the error in the same process, or an empty list."""
         for later in facts.some(fact, fact.end, fact.end + self.reach, LOOKED_AT):
             if self._follows(later, fact) and _same_process(later, fact):
                 return [later]
         return []
 
     def _stall(self, fact: Fact) -> StepStalled | None:
-        """Return the stall that followed: of a rank that was saving, where there is one; the others wait for it."""
+        """Return the stall that followed. Prefer a rank that was saving, because the others wait for it."""
         span = fact.time, fact.end + self.reach
         return self._stalls_while_saving.lasting(fact, *span) or self._stalls.lasting(fact, *span)
 
     def overcome(self, fact: Fact) -> bool:
-        """Storage said that it is well again, or the process that met the error went on."""
+        """Return whether the storage reported a recovery, or the process with the error went on."""
         newest = fact.end + self.reach
         alone = not self._failures or fact.source not in self._failed_lines
         retried = isinstance(fact, StorageError) and fact.retried
         if alone and not retried and self._plainly_goes_on(fact, newest):
             return True
-        # Storage that is well again does not bring a process back that the error ended.
+        # A recovery of the storage does not bring back a process that the error ended.
         raised = fact.source in self._raised
         if isinstance(fact, StorageError) and not raised and self._recoveries.lasting(fact, fact.end, newest):
             return fact.error != "evicted" or not self._cut_short(fact)
         if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True
         if not alone:
-            # The steps may go on without it; only a checkpoint that was written is one.
+            # A checkpoint failed. Steps may go on without it, so only a written checkpoint shows success.
             return self._any_follows(self._written.get(fact.rank, []), fact)
         if any(self._follows(done, fact) for done in self._finished.some(fact, fact.end, newest, LOOKED_AT)):
             return True
@@ -173,25 +173,25 @@ class Outcomes:
         if self._good_ends.any(fact, *span) and not self._other_ends.any(fact, *span):
             return True
         if retried:
-            # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
+            # Ranks work in step: if any rank of the run makes a step, the retries succeeded or are harmless.
             return self._reported_since(fact) and self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
         if raised and self._steps.is_only_one_below(fact):
             return False
         return self._reported_since(fact) and self._steps.go_on(fact, newest)
 
     def _cut_short(self, fact: StorageError) -> bool:
-        """Whether an exception ended a write at about the time at which the server dropped this client."""
+        """Return whether an exception ended a write at about the time when the server evicted this client."""
         failed = self._window.grouped(StorageError, _error).get("write_failed", ())
         return any(abs(write.time - fact.time) <= SETTLED and write.source in self._raised for write in failed)
 
     def _reported_since(self, fact: Fact) -> bool:
-        """Whether any progress was reported since this error; without, no report needs to be arranged."""
+        """Return whether any progress was reported since this error. If not, no report needs to be sorted."""
         reports = self._window.of(Progress)
         return bool(reports) and reports[-1].time >= fact.end
 
     def _plainly_goes_on(self, fact: Fact, newest: int) -> bool:
-        """Whether the very process reports two different steps after the error, in the same file: nearly always it
-        does, and nobody else's reports need be arranged."""
+        """Return whether the same process reports two different steps after the error in one file. Usually it does,
+        which saves the work of sorting all reports."""
         if fact.rank is None:
             return False
         reports = self._window.grouped(Progress, PROCESS).get(PROCESS(fact), ())
@@ -217,13 +217,13 @@ class Outcomes:
     def last_advance(self, fact: Fact) -> int:
         """Return the time of the last step while this error repeated, or the error's own time.
 
-        A progress bar that is drawn again shows the same step and is no advance.
+        A progress bar that is drawn again shows the same step, which is no advance.
         """
         step = self._steps.of_run.last(fact, fact.time, fact.end)
         return fact.time if step is None else step.time
 
     def reports(self, fact: Fact) -> bool:
-        """Whether the run of this error tells how far it is. Often one rank does, and may be on another node."""
+        """Return whether the run of this error reports progress. Often only one rank does, maybe on another node."""
         if self._steps.of_run.last(fact, 0, fact.end) is not None:
             return True
         if self._stalls_of_run.lasting(fact, fact.time, fact.end + self.reach) is not None:
@@ -235,7 +235,7 @@ class Outcomes:
         return any(self._follows(later, fact) for later in facts[place : place + LOOKED_AT])
 
     def _follows(self, later: Fact, fact: Fact) -> bool:
-        """It was said after the error, and soon enough to be about it."""
+        """Return whether a fact is after the error, and soon enough to be about it."""
         if not fact.end <= later.time <= fact.end + self.reach:
             return False
         if _same_stream(later, fact) and not later.source.ident and fact.count == 1:
@@ -244,7 +244,7 @@ class Outcomes:
 
 
 class ReportedSteps:
-    """Reports of how far the training is, and those of them that show a step which their stream had not shown."""
+    """Reports of steps, and the advances among them: those with a step that their file had not shown before."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:
         self._moves = [report for report in reports if report.step is not None or report.epoch is not None]
@@ -264,23 +264,23 @@ class ReportedSteps:
 
     @cached_property
     def _streams(self) -> dict[str, list[Progress]]:
-        """Advances by stream, in order of place."""
+        """Advances by file, in order of offset."""
         return grouped(sorted(self._advances, key=_offset), _path)
 
     def go_on(self, fact: Fact, newest: int) -> bool:
-        """Whether the process that met the error makes a further step. A progress bar is drawn once more when its
-        program ends: that is none."""
+        """Return whether the process with the error makes a further step. A progress bar that is drawn once more when
+        its program ends does not count."""
         own = fact.rank is not None or fact.pod is not None
-        # A process that met the error and goes on has overcome it. An error that the kernel reports takes effect later.
+        # A process that goes on has overcome its own error. An error that the kernel reports may take effect later.
         return self.follow(self.advances, fact, fact.end + (1 if own else SETTLED), newest)
 
     def is_only_one_below(self, fact: Fact) -> bool:
-        """Whether all that is reported is one step below this error, in a log without times: of a log that begins with
-        the error, the bar that is drawn once more."""
+        """Return whether the only report is one step below this error, in a log without times. It may be the progress
+        bar that is drawn once more at the end of the program."""
         return fact.approximate and len(self._advances) == 1 and _same_stream(self._advances[0], fact)
 
     def follow(self, steps: Related[Progress], fact: Fact, oldest: int, newest: int) -> bool:
-        """Whether one of these steps came after the error: by its time, and in the same file by its place."""
+        """Return whether one of these steps came after the error: by time, and in the same file by offset."""
         for step in steps.some(fact, oldest, newest, LOOKED_AT):
             if fact.approximate and not _same_stream(step, fact) and step.time <= fact.end + APART:
                 continue
@@ -290,17 +290,17 @@ class ReportedSteps:
 
     @cached_property
     def of_run(self) -> Related[Progress]:
-        """The steps of a run, whoever reports them."""
+        """The steps of a run, from any of its ranks."""
         return Related(self._advances, _run)
 
     def _further_down(self, fact: Fact, newest: int) -> bool:
-        """Whether a step stands below the error in the same file, at the same time or later."""
+        """Return whether a step is below the error in the same file, at the same time or later."""
         if fact.count > 1:
             return False
         stream = self._streams.get(fact.source.path, [])
         place = bisect_right(stream, fact.source.offset, key=_offset)
         below = stream[place : place + LOOKED_AT]
-        # Where the file has no times, those of its lines say little of how far apart they are.
+        # In a file without times, the inferred times do not show how far apart lines are.
         return any(
             fact.end <= step.time
             and (step.time <= newest or (fact.approximate and step.attempt == fact.attempt))
@@ -310,7 +310,7 @@ class ReportedSteps:
 
 
 def _run(fact: Fact) -> tuple[str | None, str | None]:
-    """Name a run: by its job, or by its pod where the job is not known."""
+    """Return the name of a run: its job, or its pod if the job is not known."""
     return (fact.job, None) if fact.job is not None else (None, fact.pod)
 
 
@@ -319,7 +319,7 @@ def _same_stream(one: Fact, other: Fact) -> bool:
 
 
 def _same_process(one: Fact, other: Fact) -> bool:
-    """Nothing tells their processes apart, and they are of one stream where that is all there is to go by."""
+    """Return whether two facts may be of one process. Without rank and pod they must be of one file."""
     if not _related(one, other):
         return False
     return one.rank is not None or one.pod is not None or _same_stream(one, other)

@@ -1,4 +1,4 @@
-"""One rank is persistently last: by the times it reports itself, or by when it comes to collectives."""
+"""Detection of a rank that is always last, by the times it reports or by its arrival at collectives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Part: TypeAlias = Literal["data", "compute", "unknown"]
 #: Attempt, epoch and number.
 Step: TypeAlias = tuple[int, float, int]
 
-#: Ranks that one report names as slow, beyond which it singles nobody out.
+#: A report that names more slow ranks than this does not point at any of them.
 MOST = 8
 #: Phases whose steps count.
 TRAINS = frozenset({None, "train"})
@@ -35,16 +35,16 @@ TRAINS = frozenset({None, "train"})
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: the decisive steps, of all ranks, lie within this time.
-        factor: how many times the median of its cohort a slow rank takes.
-        cohort: ranks of one step without which nobody can be told from the others.
-        steps: in so many consecutive steps.
-        crowd: when more than this share of the cohort is slow, nobody is named.
+        window: the decisive steps of all ranks lie within this time.
+        factor: a slow rank takes at least this many times the median of its cohort (the ranks that report one step).
+        cohort: number of ranks that must report a step; with fewer the step is skipped.
+        steps: number of consecutive steps in which the rank must be slow.
+        crowd: if more than this share of the cohort is slow, no rank is named.
         warmup: steps with a lower number do not count.
-        share: a wait for data, or a late arrival, matters from this share of the step on.
-        late: an arrival so late, more than clocks may differ by, matters however long the step is.
-        least_ms: nothing matters below so many milliseconds.
-        reports: so many reports of a detector that runs beside the training name a slow rank.
+        share: a wait for data, or a late arrival, counts if it takes at least this share of the step.
+        late: an arrival this late counts for any length of the step. It is more than clocks may differ by.
+        least_ms: differences below this many milliseconds do not count.
+        reports: number of reports of an external detector that must name a rank.
     """
 
     window: Duration = HOUR
@@ -60,7 +60,7 @@ class Config(Settings, frozen=True, kw_only=True):
 
 
 class RankLag(msgspec.Struct, frozen=True):
-    """One rank's report of a step in which it was slow, beside the middle of its cohort."""
+    """The report of a step in which a rank was slow, and the report of the median rank for comparison."""
 
     report: Progress
     peer: Progress
@@ -74,10 +74,10 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         rank: the straggler.
-        lags: the decisive steps, by its own times; empty where arrivals decide.
-        arrivals: the collectives it came last to; empty where its own times decide.
-        reports: what a detector beside the training says of it; empty where anything else decides.
-        machine: where any such report says that it runs.
+        lags: the decisive steps, if its own times decide; else empty.
+        arrivals: the collectives it came last to, if arrivals decide; else empty.
+        reports: the reports of an external detector, if only those decide; else empty.
+        machine: the machine of the rank according to such reports.
     """
 
     pattern_id: ClassVar[str] = "6"
@@ -111,7 +111,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def _fact(self) -> Fact | None:
-        """The last fact that is its own; a report is its author's."""
+        """Return the last fact that the rank itself wrote. Reports are written by a detector."""
         return self.lags[-1].report if self.lags else self.arrivals[-1] if self.arrivals else None
 
     @property
@@ -201,10 +201,10 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
 
 
 def _by_step(reports: Iterable[Progress]) -> dict[Step, dict[int, Progress]]:
-    """The last report of each rank by step."""
+    """Return the last report of each rank, by step."""
     steps: dict[Step, dict[int, Progress]] = {}
     for report in reports:
-        assert report.rank is not None  # keys() asks for both
+        assert report.rank is not None  # keys() drops reports without rank or step
         assert report.step is not None
         step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
         if step in steps:
@@ -215,10 +215,10 @@ def _by_step(reports: Iterable[Progress]) -> dict[Step, dict[int, Progress]]:
 
 
 class Straggler(Pattern[Config]):
-    """The same rank is slow in several consecutive steps, or comes last to them, and few others are.
+    """The same rank is slow in several consecutive steps, or comes last to them, and few other ranks are.
 
-    In data-parallel training a collective makes everybody as slow as the slowest, so equal step times say nothing:
-    what tells the ranks apart is the time a rank spends by itself (waiting for data, computing) or when it arrives.
+    In data-parallel training collectives make all ranks as slow as the slowest, so equal step times prove nothing.
+    The difference is the time that a rank spends by itself (waiting for data, computing), or when it arrives.
     """
 
     id = "6"
@@ -238,23 +238,23 @@ class Straggler(Pattern[Config]):
         return job_keys(fact) if fact.rank is not None and self._counts(fact) else ()
 
     def _counts(self, fact: Fact) -> bool:
-        """First steps and evaluation do not count, nor do collectives of few."""
+        """Return whether a fact counts: not the first steps, evaluation, or collectives of few ranks."""
         if type(fact) is Progress:
             timed = fact.iter_time_s is not None or fact.data_time_s is not None
             return timed and fact.step is not None and fact.step >= self.config.warmup and fact.phase in TRAINS
         if type(fact) is CollectiveEntry:
-            # The arrivals of what was read from a dump are facts of their own.
+            # Dumps give separate facts for arrivals.
             return fact.created is not None and not fact.final and not fact.is_p2p
         return type(fact) is Arrival and fact.ranks >= self.config.cohort
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         named: dict[int, StragglerVerdict] = {}
-        # A rank's own times say which part of it is slow; arrivals only that it is.
+        # The rank's own times show which part is slow, so they come first. Arrivals only show that it is slow.
         for verdict in (*self._by_times(window), *self._by_arrivals(window), *self._by_reports(window)):
             named.setdefault(verdict.rank, verdict)
         return [named[rank] for rank in sorted(named, key=lambda rank: (named[rank].time, rank))]
 
-    # -- by what ranks say of themselves --------------------------------------------------------------------------
+    # -- by the times that ranks report ---------------------------------------------------------------------------
 
     def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
         if not self._apart(window):
@@ -294,8 +294,8 @@ class Straggler(Pattern[Config]):
                         )
 
     def _apart(self, window: Window) -> bool:
-        """Whether times differ so much that one can be far above a median. Nearly always they do not, and no step needs
-        to be sorted."""
+        """Return whether times differ enough for one to be far above a median. Usually they do not, which saves the
+        work of sorting the steps."""
         factor = self.config.factor
         for measure, size in ((_iter_time, _iter_size), (_data_time, _data_size)):
             if close(window.distinct(Progress, size), factor):
@@ -308,7 +308,7 @@ class Straggler(Pattern[Config]):
         return False
 
     def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, RankLag]:
-        """Return the ranks that are slow in this step, in whole or in the part they measured themselves."""
+        """Return the ranks that are slow in this step, by its total time or by the wait for data."""
         steps = self._ahead(cohort, [(r.iter_time_s, rank) for rank, r in cohort.items() if r.iter_time_s is not None])
         waits = self._ahead(cohort, [(r.data_time_s, rank) for rank, r in cohort.items() if r.data_time_s is not None])
         slow: dict[int, RankLag] = {}
@@ -327,7 +327,7 @@ class Straggler(Pattern[Config]):
     def _ahead(
         self, cohort: Mapping[int, Progress], values: list[tuple[float, int]]
     ) -> dict[int, tuple[float, float, int]]:
-        """Ranks whose value is far above the median: (value, median, the rank in the middle)."""
+        """Return for ranks with a value far above the median: (value, median, the median rank)."""
         if len(values) < self.config.cohort:
             return {}
         values.sort()
@@ -340,22 +340,21 @@ class Straggler(Pattern[Config]):
             if value >= self.config.factor * usual and value - usual >= least and rank != middle[1]
         }
 
-    # -- by what a detector beside the training says ----------------------------------------------------------------
+    # -- by the reports of an external detector ---------------------------------------------------------------------
 
     def _by_reports(self, window: Window) -> Iterator[StragglerVerdict]:
-        """Ranks that most reports of one detector name."""
-        told: dict[int, set[str]] = {}
+        """Yield a verdict for each rank that most reports of one detector name."""
+        names: dict[int, set[str]] = {}
         for report in window.of(SlowRanks):
             if report.machine is not None and len(report.slow) == 1:
-                told.setdefault(report.slow[0], set()).add(report.machine)
-        machines = {rank: names.pop() for rank, names in told.items() if len(names) == 1}
-        for reporter, said in sorted(window.grouped(SlowRanks, attrgetter("reporter")).items()):
+                names.setdefault(report.slow[0], set()).add(report.machine)
+        machines = {rank: found.pop() for rank, found in names.items() if len(found) == 1}
+        for reporter, own in sorted(window.grouped(SlowRanks, attrgetter("reporter")).items()):
             named: dict[int, list[SlowRanks]] = {}
-            for report in said:
-                # A detector that finds many of them slow has found none that is slower than the others.
+            for report in own:
                 for rank in sorted(set(report.slow)) if len(report.slow) <= MOST else ():
                     named.setdefault(rank, []).append(report)
-            total = sum(report.count for report in said)
+            total = sum(report.count for report in own)
             for rank, reports in sorted(named.items()):
                 count = sum(report.count for report in reports)
                 needed = self.config.steps if reports[-1].each else self.config.reports
@@ -369,16 +368,16 @@ class Straggler(Pattern[Config]):
                         machine=machines.get(rank),
                     )
 
-    # -- by when they come to collectives -------------------------------------------------------------------------
+    # -- by the arrivals at collectives ---------------------------------------------------------------------------
 
     def _by_arrivals(self, window: Window) -> Iterator[StragglerVerdict]:
-        told: Sequence[Arrival] = window.of(Arrival)
+        arrivals: Sequence[Arrival] = window.of(Arrival)
         if window.of(CollectiveEntry):
-            told = [*told, *Meetings(window.of(CollectiveEntry)).arrivals(self.config.cohort)]
-        elif not any(arrival.lateness >= self.config.least_ms * MILLISECOND for arrival in told):
+            arrivals = [*arrivals, *Meetings(window.of(CollectiveEntry)).arrivals(self.config.cohort)]
+        elif not any(arrival.lateness >= self.config.least_ms * MILLISECOND for arrival in arrivals):
             return
         groups: dict[tuple[int, str], list[Arrival]] = {}
-        for arrival in told:
+        for arrival in arrivals:
             groups.setdefault((arrival.attempt, arrival.pg), []).append(arrival)
         for group in sorted(groups):
             run: list[Arrival] = []
@@ -412,10 +411,10 @@ def _data_size(report: Progress) -> float | None:
 
 
 def _steps(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, int]]:
-    """The first collective of each step, and how long after the end of the step before its last rank came.
+    """Yield the first collective of each step, and the time from the end of the previous step to its last arrival.
 
-    Collectives come in bursts, and whoever is late to the first of a burst is late to all. A new step begins where the
-    middle rank comes after everybody had come to the one before. The first there is has nothing before it.
+    Collectives come in bursts, and a rank that is late to the first of a burst is late to all. A new step begins when
+    the median rank arrives after all ranks had arrived at the collective before. The first collective is skipped.
     """
     released: int | None = None
     for arrival in arrivals:

@@ -1,4 +1,4 @@
-"""Late arrivals at collectives whose entries come one by one and not in a dump."""
+"""Find late arrivals at collectives whose entries come one by one instead of in a dump."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Meetings:
     """Arrivals of the ranks of each group, by collective."""
 
     def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
-        self._came: dict[Group, dict[int, dict[int, CollectiveEntry]]] = {}
+        self._entries: dict[Group, dict[int, dict[int, CollectiveEntry]]] = {}
         self._members: dict[Group, set[int]] = {}
         for entry in entries:
             if entry.rank is None or entry.created is None:
                 continue
             group = (entry.attempt, entry.pg)
-            came = self._came.setdefault(group, {}).setdefault(entry.seq, {})
+            came = self._entries.setdefault(group, {}).setdefault(entry.seq, {})
             known = came.get(entry.rank)
             if known is None or _order(entry) < _order(known):
                 came[entry.rank] = entry
             self._members.setdefault(group, set()).add(entry.rank)
 
     def arrivals(self, cohort: int) -> Iterator[Arrival]:
-        """The last to come to each collective that every rank of its group came to.
+        """Yield the last arrival at each collective that all ranks of its group came to.
 
         Args:
-            cohort: groups with fewer ranks do not count.
+            cohort: groups with fewer ranks are skipped.
         """
-        for group, calls in self._came.items():
+        for group, calls in self._entries.items():
             ranks = len(self._members[group])
             if ranks < cohort:
                 continue

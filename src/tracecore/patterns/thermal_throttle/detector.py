@@ -1,4 +1,4 @@
-"""A GPU slows itself because it is hot; all GPUs of a node at once are the node's cooling."""
+"""Detection of a GPU that throttles because of heat. If all GPUs of a node do, its cooling failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-#: GPUs of one node that are compared. Where samples do not name their node, the GPUs of many may be taken for one's.
+#: Maximum number of GPUs of one node to compare. Samples without a node may be of the GPUs of many nodes.
 MOST = 64
 
 _thermal = attrgetter("thermal")
@@ -26,12 +26,12 @@ _thermal = attrgetter("thermal")
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: time in which the throttling must add up.
-        active: so much of it.
-        ratio: the SM clock is at most this share of the others' median.
-        gap: two samples farther apart say nothing of the time between them.
-        alone: where every look at a GPU says so, the looks decide, however long they last. For what somebody copied
-            from a terminal, where no more will come.
+        window: the throttling must add up within this time.
+        active: required duration of throttling within the window.
+        ratio: the SM clock is at most this share of the median of the others.
+        gap: the time between two samples counts only if they are at most this far apart.
+        alone: if all samples of a GPU show throttling, they suffice for any duration. For text that was copied from a
+            terminal, which has few samples.
     """
 
     window: Duration = 5 * MINUTE
@@ -49,13 +49,13 @@ def unit(sample: ThrottleSample) -> str:
 class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        first: the sample with which the decisive throttling begins.
+        first: the sample at the begin of the decisive throttling.
         last: the sample that decides.
         seconds: throttled time between them.
-        reference: the SM clock it is compared with, MHz: the median of the node's other GPUs, or its own before.
-        peer: a sample of another GPU at that time; None where it is compared with itself.
-        clock: its own SM clock, MHz; None where it is not known.
-        gpus: where all GPUs of the node throttle, all of them; else none.
+        reference: the SM clock to compare with, in MHz: the median of the other GPUs of the node, or its own before.
+        peer: a sample of another GPU at that time; None if it is compared with itself.
+        clock: its own SM clock in MHz; None if it is not known.
+        gpus: all GPUs of the node, if all of them throttle; else empty.
     """
 
     pattern_id: ClassVar[str] = "4"
@@ -152,9 +152,9 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class ThermalThrottle(Pattern[Config]):
-    """Throttled for heat long enough while its clock is well below that of its peers.
+    """A GPU throttles because of heat for long enough, and its clock is well below that of its peers.
 
-    Alone on a node, a GPU is compared with its own clock before. A power cap lowers clocks too, and is not this.
+    A GPU alone on its node is compared with its own clock before. A power cap lowers clocks too, but does not count.
     """
 
     id = "4"
@@ -167,7 +167,7 @@ class ThermalThrottle(Pattern[Config]):
 
     @property
     def horizon(self) -> int:
-        # A node's GPUs heat up one after the other, and each is compared with what it did a window before.
+        # The GPUs of a node heat up one after the other, and each is compared with its clock of a window before.
         return 3 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
@@ -182,7 +182,7 @@ class ThermalThrottle(Pattern[Config]):
         found: dict[str, ThermalThrottleVerdict] = {}
         hot: list[ThrottleSample] | None = None
         time = NEVER
-        # Samples are many and nearly all say nothing: no calls here, and nothing is made of them.
+        # Samples are many and nearly all show nothing, so this loop calls no functions and creates no objects for them.
         for sample in window.of(ThrottleSample):
             if sample.time != time:
                 if hot is not None:
@@ -235,7 +235,7 @@ class ThermalThrottle(Pattern[Config]):
         hot: Sequence[ThrottleSample],
         found: dict[str, ThermalThrottleVerdict],
     ) -> None:
-        """Say what the samples of one instant decide that say hot."""
+        """Judge the samples of one instant that show throttling for heat; add verdicts to `found`."""
         oldest = hot[0].time - self.config.window
         for sample in hot:
             name = sample.gpu or f"{sample.index}"
@@ -245,7 +245,7 @@ class ThermalThrottle(Pattern[Config]):
             if part is None:
                 continue
             if known is not None and known[0].time == part[0].time:
-                part = (part[0], max(0, part[1] - known[1]))  # two counters of heat run at once: the longer counts
+                part = (part[0], max(0, part[1] - known[1]))  # two counters run at once: the longer one counts
             gpu.hot.parts.append(part)
             gpu.hot.total += part[1]
             if name not in found and self._is_slow(gpus, name):
@@ -267,7 +267,7 @@ class ThermalThrottle(Pattern[Config]):
         return clock is not None and reference is not None and _clock(clock) <= self.config.ratio * reference
 
     def _others(self, gpus: Mapping[str, GpuHeat], name: str) -> list[ThrottleSample]:
-        """The latest clocks of the node's other GPUs, of about this time, in order."""
+        """Return the latest clocks of the other GPUs of the node at about this time, lowest first."""
         oldest = gpus[name].last.time - self.config.gap
         clocks = [
             gpu.clock
@@ -278,7 +278,7 @@ class ThermalThrottle(Pattern[Config]):
         return clocks
 
     def _reference(self, gpus: Mapping[str, GpuHeat], name: str) -> float | None:
-        """The median clock of the others; alone on the node, its own before it throttled."""
+        """Return the median clock of the others, or for a GPU alone on its node its own clock before it throttled."""
         if clocks := self._others(gpus, name):
             return ((_clock(clocks[(len(clocks) - 1) // 2])) + _clock(clocks[len(clocks) // 2])) / 2
         own = gpus[name]
@@ -312,7 +312,7 @@ class ThermalThrottle(Pattern[Config]):
     def _whole_node(
         self, window: Window, gpus: Mapping[str, GpuHeat], sample: ThrottleSample
     ) -> ThermalThrottleVerdict | None:
-        """All GPUs that are sampled throttle, and none is known to keep its clock."""
+        """Return a verdict on the node if all sampled GPUs throttle and none is known to keep its clock."""
         oldest = sample.time - self.config.window
         present = {name: gpu for name, gpu in gpus.items() if gpu.last.time >= oldest}
         if len(present) < 2 or any(gpu.hot.since(oldest) < self.config.active for gpu in present.values()):

@@ -1,4 +1,4 @@
-"""Throttling for heat, added up sample by sample."""
+"""Add up the time that a GPU throttles because of heat, sample by sample."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracecore.facts.gpu import ThrottleSample
 
 
 class Span:
-    """Throttled time within the window that ends now: (the sample it begins with, nanoseconds)."""
+    """Throttled time within the window that ends now, in parts of (first sample, nanoseconds)."""
 
     __slots__ = ("parts", "total")
 
@@ -17,7 +17,7 @@ class Span:
         self.total = 0
 
     def since(self, oldest: int) -> int:
-        """Return the part that began at this time or later."""
+        """Drop the parts that began before this time, and return the sum of the others."""
         while self.parts and self.parts[0][0].time < oldest:
             self.total -= self.parts.popleft()[1]
         return self.total
@@ -26,8 +26,8 @@ class Span:
 class GpuHeat:
     """The state of one GPU up to now.
 
-    Several samples may speak at one instant, in any order, and whoever says hot is right. So that the instant can be
-    judged when all have spoken, what they replace is kept in `*_before`.
+    Several samples may have one time, in any order. A sample that shows throttling overrides the others of that time,
+    so `*_before` keeps the samples that they replaced.
     """
 
     __slots__ = ("clock", "ended", "ended_before", "free", "free_before", "hot", "last", "slow", "throttled")
@@ -39,7 +39,7 @@ class GpuHeat:
         #: The latest SM clock without throttling.
         self.free: ThrottleSample | None = None
         self.free_before: ThrottleSample | None = None
-        #: The latest sample that says it throttles for heat, and the latest that says it does not.
+        #: The latest sample that shows throttling for heat, and the latest that shows none.
         self.throttled: ThrottleSample | None = None
         self.ended: ThrottleSample | None = None
         self.ended_before: ThrottleSample | None = None
@@ -47,7 +47,8 @@ class GpuHeat:
         self.slow = Span()
 
     def heated(self, sample: ThrottleSample, gap: int) -> tuple[ThrottleSample, int] | None:
-        """Take a sample that says hot; the throttled time it ends: as counted, or since one that said so too."""
+        """Add a sample that shows throttling. Return the throttled time that ends with it: as counted, or since the
+        previous such sample."""
         before, ended, time = self.throttled, self.ended, sample.time
         if ended is not None and ended.time >= time:
             ended = self.ended_before

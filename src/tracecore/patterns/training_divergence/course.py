@@ -1,4 +1,4 @@
-"""Reports of each rank in order, and where its values went wrong."""
+"""Follow the reports of each rank in order and find where its values went wrong."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Measure: TypeAlias = Literal["loss", "grad_norm"]
 Report: TypeAlias = NonFinite | Progress
 
 MEASURES: tuple[Measure, ...] = ("loss", "grad_norm")
-#: Reports that a running median looks back on.
+#: Maximum number of reports in a running median.
 HISTORY = 32
-#: What speaks of gradients; a loss scaler meets such values every now and then and skips the step.
+#: Values of `what` that are about gradients. A loss scaler sees non-finite gradients now and then and skips the step.
 GRADIENTS = frozenset({"grad_norm", "gradient"})
 
 
-#: A value below is no explosion, however small the usual one is: the loss of a policy, or of what is known by heart,
-#: lies near zero, and gradients are clipped at larger norms.
+#: Smaller values are no explosion, however small the median is: the loss of a policy, or of memorised data, is near
+#: zero, and gradients are clipped at larger norms.
 LEAST: dict[Measure, float] = {"loss": 0.1, "grad_norm": 1.0}
 
 
@@ -32,10 +32,10 @@ class Streak:
     """The first run of consecutive bad reports that is long enough, and the last good report before it.
 
     Args:
-        enough: so many.
-        window: how far apart they may be.
+        enough: required number of reports.
+        window: the reports lie within this time.
 
-    `recovered` says that good reports follow.
+    `recovered` is set when a good report follows.
     """
 
     __slots__ = ("_enough", "_finite", "_run", "_window", "found", "recovered")
@@ -67,14 +67,13 @@ class Streak:
 class Surge:
     """The first run of reports far above the median of those before it, and that median.
 
-    What is said of one step several times, by ranks that do not say who they are or by a bar that is drawn again, is
-    one report.
+    Several reports of one step count once. They may be from ranks that are not named, or a progress bar drawn again.
 
     Args:
-        what: is measured.
-        factor: how many times the median.
-        persist: how many reports it must last.
-        window: how far back the median looks, and how far apart those reports may be.
+        what: the measure.
+        factor: the reports are at least this many times the median.
+        persist: required number of reports.
+        window: the median looks back this long, and the reports lie within this time.
     """
 
     __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_steps", "_usual", "_window", "found", "what")
@@ -102,7 +101,7 @@ class Surge:
         if not high and value >= self._factor * self._lowest:
             while before and report.time - before[0].time > self._window:
                 before.popleft()
-            # A loss that changes its sign is noise around zero: its size is what is usual.
+            # A loss that changes its sign is noise around zero, so the median is that of absolute values.
             self._usual = _median([abs(measured(one, self.what) or 0.0) for one in before])
             enough = len(before) >= self._persist
         else:
@@ -133,16 +132,16 @@ class Course:
     def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
         self.losses: list[Report] = []
         self.complaints: list[NonFinite] = []
-        #: Of losses, and of norms of gradients.
+        #: One of losses, one of gradient norms.
         self.streaks = (Streak(reports, window), Streak(gradients, window))
         self._surge = factor, persist, window
-        #: Of losses and of norms, of reports with a step and without one, by file where no rank is known. These are
-        #: series of their own: another program, or another part of one, writes them, of another value.
+        #: Series of losses and norms, of reports with a step and without, by file if the rank is not known. These
+        #: are separate series, because another program, or another part of one, writes them.
         self._surges: dict[tuple[str, Measure, bool], Surge] = {}
         self._exploded = False
 
     def add(self, report: Report) -> None:
-        """Take a report that comes after all others."""
+        """Add a report that comes after all others."""
         losses, norms = self.streaks
         if isinstance(report, Progress):
             if report.loss is not None:
@@ -172,17 +171,17 @@ class Course:
 
     @property
     def surges(self) -> Iterable[Surge]:
-        """The series of values that there are."""
+        """The existing series of values."""
         return self._surges.values()
 
     @property
     def telling(self) -> bool:
-        """Whether something in it went wrong."""
+        """Return whether any value went wrong."""
         losses, norms = self.streaks
         return bool(self.complaints or losses.found or norms.found) or self._exploded
 
     def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
-        """Count the finite losses after this and up to that time, to `most` at most."""
+        """Return the number of finite losses after a complaint and until a time, at most `most`."""
         found = 0
         for place in range(bisect_right(self.losses, place_of(complaint), key=place_of), len(self.losses)):
             report = self.losses[place]
@@ -192,7 +191,7 @@ class Course:
         return found
 
     def last_good(self, fact: Report) -> Progress | None:
-        """The last finite loss before this."""
+        """Return the last finite loss before a fact."""
         for place in reversed(range(bisect_left(self.losses, place_of(fact), key=place_of))):
             report = self.losses[place]
             if isinstance(report, Progress):
@@ -201,7 +200,7 @@ class Course:
 
 
 class AttemptCourses:
-    """The courses of all ranks of one attempt; `bad` and `good` are the ranks by the step of a loss."""
+    """The courses of all ranks of one attempt. `bad` and `good` have the ranks with a bad or good loss, by step."""
 
     def __init__(self) -> None:
         self.ranks: dict[int | None, Course] = {}
@@ -210,7 +209,7 @@ class AttemptCourses:
         self.good: dict[int, set[int | None]] = {}
 
     def alone(self, first: Report) -> int | None:
-        """The rank of this fact, where others report the same step and all of them have a finite loss there."""
+        """Return the rank of a fact, if other ranks report the same step and all of them have a finite loss there."""
         if first.rank is None or first.step is None or not isinstance(first, NonFinite):
             return None
         own = {first.rank}
@@ -219,7 +218,7 @@ class AttemptCourses:
         return first.rank
 
     def shared(self, first: Report) -> bool:
-        """Whether others follow: gradients are shared, so that who is first may only have been told first."""
+        """Return whether other ranks follow. Gradients are shared, so the first report need not be the first cause."""
         own = {first.rank, None}
         if first.step is not None and any(step > first.step and ranks - own for step, ranks in self.bad.items()):
             return True
@@ -227,7 +226,7 @@ class AttemptCourses:
 
 
 class Courses:
-    """All that a job reported, by attempt.
+    """All reports of a job, by attempt.
 
     Args:
         reports, factor, persist, gradients, window: as in the pattern's settings.
@@ -238,7 +237,7 @@ class Courses:
         self.attempts: dict[int, AttemptCourses] = {}
 
     def take(self, reports: Iterable[Report]) -> None:
-        """Take these, in any order."""
+        """Add reports in any order."""
         for report in sorted(reports, key=_order):
             attempt = self.attempts.get(report.attempt)
             if attempt is None:
@@ -259,17 +258,17 @@ class Courses:
 
 
 def place_of(fact: Fact) -> tuple[int, int, str]:
-    """Facts are in order of time; several lines of one second are told apart by their place in the file."""
+    """Return the order of facts: by time, then by offset in the file."""
     return fact.time, fact.source.offset, fact.uid
 
 
 def _order(report: Report) -> tuple[int, int, str, bool]:
-    """By place; of one line a good value comes first."""
+    """Return the order of reports: by place; of one line a good value comes first."""
     return *place_of(report), isinstance(report, NonFinite)
 
 
 def measured(report: Report, what: str) -> float | None:
-    """The value of this in a report."""
+    """Return the value of a measure in a report."""
     if not isinstance(report, Progress):
         return None
     return report.grad_norm if what in GRADIENTS else report.loss

@@ -1,4 +1,4 @@
-"""The loss, or the gradient, is no longer finite, or explodes."""
+"""Detection of a loss or gradient that is not finite any more, or explodes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
 
-#: Steps in which a loss scaler halves its scale until gradients are finite.
+#: In the first steps a loss scaler halves its scale until gradients are finite.
 FIRST_STEPS = 16
-#: Of several findings of one attempt the surest is told, then the earliest.
+#: Of several findings of one attempt, the one with the lowest number is reported, then the earliest.
 SUREST: dict[Kind, int] = {"explicit": 0, "non_finite": 0, "exploding": 2}
 
 
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how far apart the reports may be that are one story; as far back a running median looks.
-        reports: consecutive reports of a loss that is not finite.
-        factor: how many times the running median is an explosion.
-        persist: consecutive reports it must last.
-        gradients: consecutive reports of a gradient that is not finite; fewer than `persist` only where no finite one
-            follows, and not in the first steps, in which a loss scaler looks for its scale.
+        window: the reports of one finding lie within this time. A running median looks back this long.
+        reports: required number of consecutive reports of a loss that is not finite.
+        factor: a value this many times the running median is an explosion.
+        persist: required number of consecutive reports of an explosion.
+        gradients: required number of consecutive reports of a gradient that is not finite. If it is less than
+            `persist`, no finite gradient may follow, and the first steps, in which a loss scaler works, do not count.
     """
 
     window: Duration = HOUR
@@ -49,13 +49,13 @@ class Config(Settings, frozen=True, kw_only=True):
 class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        kind: `explicit` where the program complains, `non_finite` where it only reports, `exploding`.
+        kind: `explicit` if the program complains, `non_finite` if it only reports the value, or `exploding`.
         what: loss, grad_norm, gradient, activation or parameter.
-        first: where it began.
-        last: the report that decided; the same where one was enough.
-        finite: the last good report before it; None where none was seen.
+        first: the first bad report.
+        last: the report that decided; the same fact if one was enough.
+        finite: the last good report before; None if none was seen.
         usual: the running median before an explosion.
-        alone: the only rank with a bad value in the step where it began, while others had good ones.
+        alone: the only rank with a bad value in the first bad step, while other ranks had good values.
         shared: other ranks followed.
     """
 
@@ -74,7 +74,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def _value(self) -> float | None:
-        """The last finite value of what went wrong; of other things, the last loss."""
+        """Return the last finite value of the measure that went wrong, or the last loss for other things."""
         return None if self.finite is None else measured(self.finite, self.what)
 
     def headline(self) -> str:
@@ -141,7 +141,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Gradients are shared: whoever prints the value first is no worse than the others, unless it is alone."""
+        """Return the rank that alone had a bad value. Gradients are shared, so any rank may print one first."""
         if self.shared:
             return Suspects()
         if self.kind == "explicit" and self.alone is None:
@@ -150,10 +150,10 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class TrainingDivergence(Pattern[Config]):
-    """A loss that is not finite on consecutive reports, a complaint of one, or a jump that stays; one for each attempt.
+    """A loss that is not finite in consecutive reports, a complaint about one, or a jump that stays.
 
-    A complaint after which the rank goes on to report finite losses was survived. A gradient that is not finite is a
-    loss scaler at work, unless it stays so.
+    Each attempt gets one verdict. If a rank reports finite losses after a complaint, it survived. A gradient that is
+    not finite is normal for a loss scaler, unless it stays so.
     """
 
     id = "19"
@@ -168,7 +168,7 @@ class TrainingDivergence(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        """Evaluation does not count, nor does a report without a value."""
+        """Return the window of the job; evaluation and reports without a value do not count."""
         if isinstance(fact, Progress) and fact.loss is None and fact.grad_norm is None:
             return ()
         return job_keys(fact) if isinstance(fact, Progress | NonFinite) and fact.phase != "eval" else ()
@@ -189,14 +189,14 @@ class TrainingDivergence(Pattern[Config]):
         return found
 
     def _possible(self, window: Window) -> bool:
-        """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
+        """Return whether the reports need a closer look. Usually their extremes show that they do not."""
         factor, persist = self.config.factor, self.config.persist
         for what, size in zip(MEASURES, (_loss_size, _norm_size), strict=True):
             if close(window.distinct(Progress, size), factor):
                 continue
             values = [value for report in window.of(Progress) if (value := measured(report, what)) is not None]
             if (total := sum(values)) != total:
-                return True  # one is not a number
+                return True  # a value is not a number
             values.sort()
             # An explosion needs `persist` values of `factor` times the median of as many; half of these are no larger.
             if len(values) >= 2 * persist and not values[-persist] < factor * values[(persist - 1) // 2]:
@@ -246,7 +246,7 @@ class TrainingDivergence(Pattern[Config]):
                     yield verdict("exploding", surge.what, high, self._before(high[0], (course,)), usual)
 
     def _survived(self, complaint: NonFinite, everybody: Sequence[Course]) -> bool:
-        """The rank goes on with finite losses."""
+        """Return whether finite losses follow the complaint."""
         until, enough = complaint.time + self.config.window, self.config.persist
         after = 0
         for course in everybody:
@@ -256,7 +256,7 @@ class TrainingDivergence(Pattern[Config]):
         return False
 
     def _before(self, fact: Report, everybody: Sequence[Course]) -> Progress | None:
-        """The last good loss before this."""
+        """Return the last good loss before a fact."""
         good = [course.last_good(fact) for course in everybody]
         near = [report for report in good if report is not None and fact.time - report.time <= self.config.window]
         return max(near, key=place_of, default=None)
@@ -277,5 +277,5 @@ def _norm_size(report: Progress) -> float | None:
 
 
 def _series(value: NonFinite) -> tuple[int, int | None, bool]:
-    """Values that follow each other: of one rank, and either of gradients or of losses."""
+    """Return the series of a value: attempt, rank, and whether it is about gradients."""
     return value.attempt, value.rank, value.what in GRADIENTS

@@ -1,4 +1,4 @@
-"""The aftermath of a failure: its process went on, or other evidence says that it ended badly."""
+"""Questions about the time after a failure: did its process go on, or does other evidence confirm a bad end?"""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Aftermath:
     """The steps, exit statuses and launchers' reports of one window, for questions about a failure.
 
     Args:
-        window: of one job.
-        facts: what is known of its processes.
-        memory: how far from a failure its explanation may be.
-        grace: how long after a stop was asked for a death is part of it.
+        window: the facts of one job.
+        facts: the same facts, arranged by process.
+        memory: facts farther from a failure than this do not bear on it.
+        grace: a process that ends this soon after a stop was requested ended because of it.
     """
 
     def __init__(self, window: Window, facts: ProcessFacts, memory: int, grace: int) -> None:
@@ -67,24 +67,24 @@ class Aftermath:
 
     @cached_property
     def _files(self) -> dict[tuple[int, str], list[Progress]]:
-        """Steps by attempt and file, in order of place."""
+        """Steps by attempt and file, in order of offset."""
         steps = [report for report in self.progress if report.step is not None and not report.source.ident]
         return grouped(sorted(steps, key=_offset), _file)
 
     def near(self, other: Fact, fact: Fact) -> bool:
-        """Whether the one is close enough in time to bear on the other."""
+        """Return whether one fact is close enough in time to bear on the other."""
         time, begin, end = fact.time, other.time, other.last_time
         return (begin if end is None else end) >= time - self.memory and begin <= time + self.memory
 
     def _near(self, facts: Sequence[F], fact: Fact) -> Sequence[F]:
-        """Return the facts near in time, in order; of very many the first."""
+        """Return the facts near in time, in order, at most the first `LOOKED_AT`."""
         if len(facts) <= LOOKED_AT:
             return [other for other in facts if self.near(other, fact)]
         place = bisect_left(facts, fact.time - self.memory, key=_time)
         return [other for other in facts[place : place + LOOKED_AT] if self.near(other, fact)]
 
     def rank(self, fact: Fact) -> int | None:
-        """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""
+        """Return the rank that failed: as the fact names it, or that of its process if other facts know it."""
         if isinstance(fact, ExceptionRaised) and fact.origin is not None:
             return fact.origin
         if fact.rank is not None:
@@ -98,8 +98,8 @@ class Aftermath:
         return None
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
-        """Return the fact that says this error ended its process: a line of its watchdog, its folded stream, or the
-        line by which the GPU's own runtime aborts it."""
+        """Return the fact that says this error ended its process: a report of its watchdog, in the same line or folded
+        around it, or the line with which the runtime of the GPU aborts the process."""
         place = place_of(fact)
         if words := self.facts.words.get(place):
             return words[0]
@@ -113,9 +113,9 @@ class Aftermath:
         return ends[-1] if ends else None
 
     def survived(self, fact: Fact) -> bool:
-        """The same process went on: its step advanced, it finished, or it exited with 0."""
+        """Return whether the same process went on: its step advanced, it finished, or it exited with 0."""
         for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
-            # A rank that says in one file that it is complete did not die of an error in another file.
+            # A rank that reports in one file that it is complete did not die of an error in another file.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
             if (after(done, fact) or elsewhere) and self.near(done, fact):
                 return True
@@ -134,7 +134,7 @@ class Aftermath:
         )
 
     def steps_of_its_own(self, fact: FatalSignal) -> bool:
-        """Whether the very process, as each of these lines names it, makes two more steps below this line."""
+        """Return whether the process with the pid of this line makes two more steps after it."""
         if fact.pid is None:
             return False
         steps = self.facts.steps_by_pid.get(fact.pid, ())
@@ -143,12 +143,12 @@ class Aftermath:
         return len({step.step for step in later if step.attempt == fact.attempt} - {None}) > 1
 
     def _others_went_on(self, fact: Fact) -> bool:
-        """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
-        # Another file may be another program's, which counts its own steps.
+        """Return whether the run went on. If a process is gone, the others report at most one more step."""
+        # Another file may be of another program, which counts its own steps.
         if self._file_goes_on(fact):
             return True
         steps = self._attempts.get(fact.attempt, [])
-        # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
+        # Step numbers grow, so the furthest step is among those around the failure or the last ones near it.
         now = bisect_left(steps, fact.time, key=_time)
         end = bisect_right(steps, fact.time + self.memory, key=_time)
         before = after_it = -1
@@ -167,15 +167,15 @@ class Aftermath:
             else:
                 before, full = max(before, step.step), full or step.step == step.total_steps
         if len(shown) > 1 and (full or epochs[True] > epochs[False] >= 0):
-            return True  # steps are counted anew in each epoch
-        # A progress bar is drawn once more when its program ends.
+            return True  # each epoch counts its steps from the beginning
+        # A progress bar is drawn once more when its program ends, so one more step does not count.
         return after_it > before + 1 if before >= 0 else len(shown) > 1
 
     def _file_goes_on(self, fact: Fact) -> bool:
-        """Whether steps below this line of the same file continue those above it.
+        """Return whether steps below this line of the same file continue those above it.
 
-        A bar of an epoch and the number of the step since the start are counters of their own, told apart by their
-        totals. Where the file has no times, those of its lines say little of how far apart they are.
+        A progress bar of the epoch and the step since the start are separate counters with different totals. In a file
+        without times, the inferred times do not show how far apart lines are.
         """
         steps = self._files.get((fact.attempt, fact.source.path), ())
         place = bisect_right(steps, fact.source.offset, key=_offset)
@@ -187,7 +187,7 @@ class Aftermath:
         return any(_continues(above[total], later) for total, later in below.items() if total in above)
 
     def confirmed(self, fact: Fact) -> Fact | None:
-        """Return other evidence that this very process ended badly: from its launcher, exit status or container."""
+        """Return other evidence that this process ended badly: from its launcher, exit status or container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
             for report in self._near(self.facts.launched.get(rank, ()), fact):
@@ -205,44 +205,44 @@ class Aftermath:
         return None
 
     def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
-        """Reports near this that name no rank, and no other process."""
+        """Return launchers' reports near this fact that name no rank and no other process."""
         if pid is None:
             return self._near(self.facts.launched.get(None, ()), fact)
         own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
         return in_order(*own)
 
     def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
-        """A launcher's report that may be about this failure: an end that was not requested, and not long before it."""
+        """Return whether a launcher's report may be about this failure: an unrequested end, not long before it."""
         if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
             return False
         return report.end >= fact.time - self.grace and self.near(report, fact)
 
     def _ends(self, fact: Fact) -> Sequence[ExitStatus]:
-        """The exit statuses of the process that this fact is about."""
+        """Return the exit statuses of the process that this fact is about."""
         if fact.rank is None:
-            # One process, or one launcher for all of them.
+            # The only status is that of the one process, or of one launcher for all.
             return self._near(self.statuses, fact) if self.alone(fact) else []
         known = self._near(self.facts.statuses.get(fact.rank, ()), fact)
         if known:
-            # A single status beside a launcher is the launcher's own, whatever it is called.
+            # If there is a launcher and only one status, the status is the launcher's own, whatever its name.
             return [] if self.launched(fact) and self.alone(fact) else known
         unnamed = self._near(self.facts.statuses.get(None, ()), fact)
         return unnamed if unnamed and self.alone(fact) else []
 
     def launched(self, fact: Fact) -> bool:
-        """Whether a launcher speaks of a failure at that time."""
+        """Return whether a launcher reports a failure at that time."""
         return self._launches.first(fact.time - self.memory, fact.time + self.memory) is not None
 
     def alone(self, fact: Fact) -> bool:
-        """The exit statuses at hand are all of one process."""
+        """Return whether all exit statuses near this fact are of one process."""
         span = fact.time - self.memory, fact.time + self.memory
         one = self._ends_of_all.first(NOBODY, *span)
         return one is None or self._ends_of_all.first(one.rank, *span) is None
 
 
 def _continues(last: Progress, later: Sequence[Progress]) -> bool:
-    """Whether these reports go on where the last one of their counter was. It may be drawn once more, or one further
-    step be another rank's."""
+    """Return whether these reports continue the last one of their counter by more than one step. One step may be of
+    another rank, or a progress bar that is drawn once more."""
     step, shown = last.step or 0, {report.step or 0 for report in later}
     epoch = max((report.epoch for report in later if report.epoch is not None), default=None)
     if step == last.total_steps or (epoch is not None and last.epoch is not None and epoch > last.epoch):
@@ -251,9 +251,9 @@ def _continues(last: Progress, later: Sequence[Progress]) -> bool:
 
 
 def after(later: Fact, earlier: Fact) -> bool:
-    """Whether one was said after the other: by its place within one stream, else by its time.
+    """Return whether one line was written after the other: by offset within one file, else by time.
 
-    A process may write to two files, one of them without times: which of two such lines came first nobody knows.
+    A process may write to two files, one of them without times. The order of such lines is unknown; return False.
     """
     if later.source.path == earlier.source.path and not later.source.ident:
         return later.source.offset > earlier.source.offset

@@ -1,7 +1,7 @@
-"""Judgement of failures: a process's own, or a consequence of another's.
+"""Decide whether a process failed by itself or as a consequence of another failure.
 
-When one rank dies, the others lose their connection to it, their watchdogs abort them, and the launcher terminates what
-is left. All of that is loud, and none of it is the cause.
+When one rank dies, the others lose their connection to it, their watchdogs abort them, and the launcher terminates the
+rest. All of that leaves many lines in the logs, and none of it is the cause.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Fact)
 
-#: Signals a process dies of by its own fault, or that nobody sends as a request.
+#: Signals that mean a fault of the process, or that are not sent to request an end.
 FATAL = frozenset(
     {
         "SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT", "SIGXFSZ",
@@ -49,11 +49,11 @@ FATAL = frozenset(
     }
 )  # fmt: skip
 ABORT = frozenset({"SIGABRT", "SIGIOT"})
-#: How a process ends that was told to, or whose watchdog ended it.
+#: Signals of a process that was asked to end or that its watchdog ended.
 _TOLD = ABORT | {"SIGTERM"}
-#: Signals by which somebody asks a process to end.
+#: Signals that request a process to end.
 _ASKED = frozenset({"SIGTERM", "SIGINT"})
-#: Exceptions by which a launcher, or a process that was told to stop, says so: never the crash itself.
+#: Exceptions with which a launcher reports a crash, or a process reports that it was stopped. Never the crash itself.
 MESSENGERS = frozenset(
     {
         "ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError",
@@ -61,10 +61,10 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "TrainingFailedError",
     }
 )  # fmt: skip
-#: What counts only where no process says anything else.
+#: Exception types that count only if no process reports anything else.
 _WEAK = frozenset({UNFINISHED, LAST_WORDS})
 WORKER_KILLED = "DataLoader worker killed"
-#: Bytes of a log within which lines that name no process belong to the one around them.
+#: A line that names no process belongs to the process of a line this many bytes away or closer.
 BESIDE = 1 << 15
 _time = attrgetter("time")
 _offset = attrgetter("source.offset")
@@ -81,7 +81,7 @@ class Scene(Aftermath):
         self.exceptions = window.of(ExceptionRaised)
         self._watchdogs: dict[str, list[WatchdogReport]] | None = None
 
-    # Each of these costs one look at all facts of a kind, and only where it is asked for.
+    # Each of these reads all facts of a kind once, when it is first needed.
 
     @cached_property
     def _launched(self) -> Others[LauncherFailure]:
@@ -89,12 +89,12 @@ class Scene(Aftermath):
 
     @cached_property
     def _launched_to_fail(self) -> Others[LauncherFailure]:
-        """Reports of ends that were neither good nor asked for."""
+        """Reports of bad ends that were not requested."""
         return Others([report for report in self.launchers if report.exit_code and report.signal not in _TOLD], _rank)
 
     @cached_property
     def _unexplained(self) -> tuple[Others[ExitStatus], Others[ExitStatus]]:
-        """Unexplained ends that were not requested; and those of them that are not aborts."""
+        """Return the bad ends that neither a request nor a lost peer explains, and those of them that are no aborts."""
         statuses = [
             status
             for status in self.statuses
@@ -104,7 +104,7 @@ class Scene(Aftermath):
 
     @cached_property
     def _ended_by(self) -> dict[str, Others[ExitStatus]]:
-        """Ends by what they tell: told to end or good, fatal, aborted, a status of their own."""
+        """Ends of processes by the words of `_how_ended`."""
         return {
             how: Others(statuses, _rank)
             for how, statuses in grouped([s for s in self.statuses if not s.alive], _how_ended).items()
@@ -112,7 +112,7 @@ class Scene(Aftermath):
 
     @cached_property
     def _waited(self) -> Timeline[Fact]:
-        """Reports of ranks that timed out in a collective or could not join."""
+        """Reports of ranks that timed out in a collective or could not join the rendezvous."""
         return Timeline([f for f in self.facts.peers if isinstance(f, RendezvousFailure) or _is_timeout(f)])
 
     @cached_property
@@ -120,7 +120,7 @@ class Scene(Aftermath):
         return Related(self.stops, _of_whom)
 
     def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
-        """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
+        """Return by rank the first fact, near this failure, that another rank lost a peer or its watchdog ended it."""
         attempt, oldest, latest = first.attempt, first.time - self.memory, first.time + self.memory
         found: dict[int | None, Fact] = {}
         peers, folds = self.facts.peers, self.facts.peer_folds
@@ -133,7 +133,7 @@ class Scene(Aftermath):
         return found
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:
-        """Whether there is any output of this rank around that time."""
+        """Return whether there is any output of this rank around that time."""
         steps = self.facts.steps.get(rank, ())
         place = bisect_left(steps, fact.time - self.memory, key=_time)
         if place < len(steps) and steps[place].time <= fact.time + self.memory:
@@ -141,20 +141,20 @@ class Scene(Aftermath):
         return self._complained(rank, fact)
 
     def _complained(self, rank: int | None, fact: Fact) -> bool:
-        """Whether this rank raised or died around that time."""
+        """Return whether this rank raised an exception or died of a signal around that time."""
         return _any(self.facts.complaints, rank, fact.time - self.memory, fact.time + self.memory)
 
     def own(self, fact: Fact) -> bool:
-        """Whether this fact says that a process failed of itself."""
+        """Return whether this fact shows that a process failed by itself."""
         if isinstance(fact, ExceptionRaised):
             return self._raised(fact)
         if isinstance(fact, CudaError):
-            # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
-            # No process goes on after an assert on its GPU, and the log may end before it says so.
+            # A watchdog that meets an error of its own GPU ends the process, often without another line; so does ROCm.
+            # No process survives an assert on its GPU, even if its log ends before saying so.
             fatal = self._last_word(fact) is not None or (fact.error == "device_assert" and self._nothing_said)
             return fatal and not self._ended(fact) and not self.survived(fact)
         if isinstance(fact, FatalSignal):
-            # A process that prints steps below the word has only printed it: of a sample, or of another's trouble.
+            # A process that prints steps afterwards did not die. The text was from a sample or about another process.
             return self._died(fact, fact.signal) and not self.steps_of_its_own(fact)
         if isinstance(fact, ExitStatus):
             return self._died(fact, fact.signal) or self._left_alone(fact) or fact is self._left_early
@@ -164,11 +164,11 @@ class Scene(Aftermath):
             return self._reported(fact)
         if not isinstance(fact, LoaderError) or fact.error_class != WORKER_KILLED:
             return False
-        # Workers that are terminated were told to end, by their own process or by whoever stops it.
+        # Workers that died of SIGTERM were asked to end, by their own process or by a request to stop.
         return fact.signal != "SIGTERM" and not self._ended(fact) and not self.survived(fact)
 
     def named(self, fact: Fact) -> int | None:
-        """Its rank; of the lines by which C++ ends a process, which name none, that of the watchdog beside them."""
+        """Return the rank that failed. Lines with which C++ ends a process name none: use that of a watchdog nearby."""
         rank = self.rank(fact)
         if rank is not None or not _ends_in_cpp(fact):
             return rank
@@ -181,7 +181,7 @@ class Scene(Aftermath):
         return closest.rank
 
     def _spoken(self) -> dict[str, list[WatchdogReport]]:
-        """Lines of watchdogs that know their rank, by file, as they stand in it."""
+        """Return reports of watchdogs that know their rank, by file, in order of offset."""
         if self._watchdogs is None:
             self._watchdogs = {}
             known = [reports[0] for place, reports in self.facts.words.items() if place and reports[0].rank is not None]
@@ -201,7 +201,7 @@ class Scene(Aftermath):
         return self.confirmed(fact) is not None or not (self.survived(fact) or self._got_over(fact))
 
     def _got_over(self, fact: ExceptionRaised) -> bool:
-        """Whether the program catches this exception, and went on when it did so before."""
+        """Return whether the program catches this exception and went on after an earlier one like it."""
         alike = self._handled.get(fact.handled, ()) if fact.handled is not None else ()
         return any(
             other.time <= fact.time and other is not fact and self.survived(other) for other in alike[:LOOKED_AT]
@@ -212,7 +212,7 @@ class Scene(Aftermath):
         return grouped(self.exceptions, attrgetter("handled"))
 
     def _gave_up_joining(self, fact: ExceptionRaised, kind: str) -> bool:
-        """Whether a runtime raises, with its status alone, what it said of the rendezvous in the lines just above."""
+        """Return whether a runtime's exception only repeats a failure of the rendezvous in the lines just above."""
         if kind not in RUNTIMES:
             return False
         end = fact.source.offset
@@ -230,7 +230,7 @@ class Scene(Aftermath):
         )
 
     def _asked_alone(self, fact: ExceptionRaised) -> bool:
-        """Whether one rank alone waited for a key of a store in vain, after steps that all of them made."""
+        """Return whether only this rank waited in vain for a key of the store, after it had made steps."""
         if last_name(fact.type) not in STORE or fact.rank is None:
             return False
         steps = self.facts.steps.get(fact.rank, ())
@@ -248,38 +248,38 @@ class Scene(Aftermath):
         if alone:
             return True
         if signal in ABORT and rank is None and not isinstance(fact, ExitStatus) and self._some_waited(fact):
-            return False  # the watchdog of one that waited ends it, whoever's line this is
+            return False  # the watchdog of a waiting rank aborted it; the line does not say which rank
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
-            # Why it aborted is in its output, which nobody has seen.
+            # The reason for the abort is in output of the process that was not read.
             return self._others_explained(fact) and not self._ended(fact)
         return not self._ended(fact)
 
     def _others_explained(self, fact: ExitStatus) -> bool:
-        """Whether every other process that ended was told to, or says that it lost a peer.
+        """Return whether every other process that ended was asked to, or lost a peer.
 
-        Where they waited in vain, this one may have, too: its watchdog then aborted it like theirs.
+        If others waited in vain, this one may have waited as well, and its watchdog aborted it like the others.
         """
         if self._some_waited(fact):
             return False
         return self._unexplained[0].first(fact.rank, fact.time - self.memory, fact.time + self.memory) is None
 
     def _some_waited(self, fact: Fact) -> bool:
-        """Whether other ranks report a timeout or a failed join: a silent rank may have had the same."""
+        """Return whether other ranks report a timeout or a failed join. A silent rank may have had the same."""
         return self._waited.first(fact.time - self.memory, fact.time + self.memory) is not None
 
     def _terminated_alone(self, fact: Fact) -> bool:
-        """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
+        """Return whether only this process was asked to end. A stop of the job, or its clean-up, asks all of them."""
         if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers:
             return False
         if any(stop.rank != fact.rank for stop in self.stops):
             return False
-        # Nor was it alone where another crashed: what is left is then told to end, be it only this one.
+        # If another process crashed, the rest was asked to end because of that, even if only this one was left.
         return bool(self._other_ends(fact)) and not self._other_ends(fact) & {"told", "fatal"}
 
     def _left_alone(self, fact: ExitStatus) -> bool:
-        """Whether one process gave up with a status of its own and no traceback, and no other did of itself.
+        """Return whether only this process ended by itself, with a status of its own and without a traceback.
 
-        The others were aborted or told to end, say that they lost a peer, ended well, or have not ended.
+        The others were aborted or asked to end, lost a peer, ended well, or have not ended.
         """
         if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
             return False
@@ -290,23 +290,23 @@ class Scene(Aftermath):
         if self._ends_of_all.first(fact.rank, *span) is None:
             return False
         if self._some_waited(fact):
-            # They were aborted for it or still wait. Who gave up by itself ends with a status, too.
+            # The others were aborted or still wait. A rank that gave up by itself would have a status as well.
             return heard and self._other_ends(fact) <= {"aborted"}
-        # A rank that says nothing may have been the first, or may have lost a peer that aborted.
+        # A silent rank may have failed first, or may have lost a peer that aborted.
         return self._unexplained[1 if heard else 0].first(fact.rank, *span) is None
 
     @cached_property
     def _left_early(self) -> ExitStatus | None:
-        """The one process that ended well, where each of the others ended badly and says that it lost a peer.
+        """Return the only process that ended well, if all others ended badly because they lost a peer.
 
-        A run of which somebody says that it is complete, or that was told to end, was left by nobody. Where some waited
-        for it until a watchdog said so, they hang.
+        Return None for a run that is complete or was asked to stop. If others waited until a watchdog reported it, the
+        run hangs instead.
         """
         well = [status for status in self.statuses if status.exit_code == 0]
         others = [status for status in self.statuses if status.exit_code != 0]
         if len(well) != 1 or not others or well[0].rank is None or self.launchers or self.stops or self.facts.done:
             return None
-        # Who ends before the first step is not heard of; a list of all ranks from 0 on is none of launchers.
+        # A rank that ends before its first step has no output. Statuses of all ranks from 0 on are not of launchers.
         listed = {status.rank for status in self.statuses} == set(range(len(self.statuses)))
         if self._complained(well[0].rank, well[0]) or not (listed or self._heard(well[0].rank, well[0])):
             return None
@@ -315,14 +315,14 @@ class Scene(Aftermath):
         return well[0] if all(self._lost_peer(other, other.rank) for other in others) else None
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
-        """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""
+        """Return whether launchers that name no root report one bad status of this rank, and had to end the others."""
         if not fact.exit_code or rank is None or self._complained(rank, fact):
             return False
         span = fact.time - self.memory, fact.time + self.memory
         return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
 
     def _told_alone(self, fact: LauncherFailure, rank: int | None) -> bool:
-        """Whether a status of a process's own, as its launcher reports it, is all that is known of a failure."""
+        """Return whether the only evidence of the failure is one status that a launcher reports."""
         if not fact.exit_code or not self._nothing_said:
             return False
         span = fact.time - self.memory, fact.time + self.memory
@@ -330,7 +330,7 @@ class Scene(Aftermath):
 
     @cached_property
     def _nothing_said(self) -> bool:
-        """Whether no process says why it failed, or that it lost another. What launchers raise says neither."""
+        """Return whether no process reports why it failed or that it lost a peer. Launchers do not count."""
         said = chain.from_iterable(facts for kind in self.facts.complaints for facts in kind.values())
         return not self.facts.peers and all(
             isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, *_WEAK} for fact in said
@@ -351,24 +351,24 @@ class Scene(Aftermath):
             return False
         rank = self.rank(fact)
         if rank is None and fact.exit_code is None:
-            return True  # What others say of their peers is said of this one.
+            return True  # reports of lost peers are about this process
         told = fact.root or self._told_first(fact, rank) or self._told_alone(fact, rank)
         return told and not self._lost_peer(fact, rank)
 
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
-        """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
+        """Return whether the rank's own output says, before its end, that it lost a peer or its watchdog ended it."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        # Launchers tell times without fractions of a second.
+        # Launchers print times without fractions of a second.
         latest = fact.time + self.memory if within else fact.end + SECOND
         return _any(self.facts.lost, rank, fact.time - self.memory, latest)
 
     def _ended(self, fact: Fact) -> bool:
-        """Return whether the end had been asked for."""
+        """Return whether the end had been requested."""
         return bool(self.stops) and self._stopped.lasting(fact, fact.time - self.grace, fact.time) is not None
 
 
 def _how_ended(status: ExitStatus) -> str:
-    """Told to end or ended well, dead by a fatal signal, aborted, or with a status of its own."""
+    """Return `told` (asked to end, or ended well), `aborted`, `fatal` (another fatal signal) or `own` (a status)."""
     if status.signal == "SIGTERM" or status.exit_code == 0:
         return "told"
     if status.signal == "SIGABRT":
@@ -377,7 +377,7 @@ def _how_ended(status: ExitStatus) -> str:
 
 
 def _ends_in_cpp(fact: Fact) -> bool:
-    """`terminate called after throwing an instance of 'c10::Error'`, or the abort that it is."""
+    """Return whether this is `terminate called after throwing an instance of 'c10::Error'`, or the abort after it."""
     if isinstance(fact, ExceptionRaised):
         return "::" in fact.type
     return isinstance(fact, FatalSignal) and fact.signal in ABORT
@@ -388,12 +388,12 @@ def _is_timeout(fact: Fact) -> bool:
 
 
 def _hold(lines: Iterable[SourceLines], fact: Fact) -> bool:
-    """Whether this fact was read from one of these lines."""
+    """Return whether this fact was read from one of these lines."""
     return any(known.hold(fact) for known in lines)
 
 
 def _any(kinds: Iterable[ByRank], rank: int | None, begin: int, end: int) -> bool:
-    """Whether one of these facts is of this rank and this time."""
+    """Return whether any of these facts is of this rank and time."""
     for facts in [kind[rank] for kind in kinds if rank in kind]:
         place = bisect_left(facts, begin, key=_time)
         if place < len(facts) and facts[place].time <= end:

@@ -1,4 +1,4 @@
-"""Crashes: failures close to each other, and the first of them."""
+"""Group failures that are close to each other into crashes, and find the first failure of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
 
-#: Of the failures of one rank that is cited which says most.
+#: If one rank has several failures, the one with the lowest number here is cited: it says most.
 TELLING: dict[type[Fact], int] = {
     LoaderError: 0,
     ExceptionRaised: 1,
@@ -23,11 +23,11 @@ TELLING: dict[type[Fact], int] = {
     FatalSignal: 3,
     LauncherFailure: 4,
 }
-#: Watchdogs abort those that wait, and whoever cleans up terminates them.
+#: Signals of ranks that followed: watchdogs abort waiting ranks, and the clean-up terminates the rest.
 FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
-#: How much later a process may say why it died than another one says that it is gone.
+#: A process may report why it died this much later than another process reports that it is gone.
 LATER = 60 * SECOND
-#: Characters of a message that are no coincidence.
+#: Two messages that share this many characters are not alike by chance.
 ENOUGH = 20
 _time = attrgetter("time")
 _attempt = attrgetter("attempt")
@@ -35,14 +35,14 @@ FF = TypeVar("FF", bound="Fact")
 
 
 class Crash(NamedTuple):
-    """JudgedFailures that are close to each other.
+    """Failures that are close to each other.
 
     Args:
         start: the earliest of them.
         first: the one that counts.
-        rank: whose that is; None where nobody says.
-        ranks: all that failed in the very same way, `rank` among them.
-        everybody: several processes said the same and none said its rank.
+        rank: the rank of that one; None if it is not known.
+        ranks: all ranks that failed in the same way, including `rank`.
+        everybody: several processes reported the same failure and none named its rank.
     """
 
     start: Fact
@@ -55,11 +55,11 @@ class Crash(NamedTuple):
 class JudgedFailures:
     """Judges facts that may be failures of a process itself.
 
-    Each is judged once and when it is first asked about: a window may hold many, and few of them decide.
+    Each fact is judged when it is first needed, because a window may hold many and few of them decide.
 
     Args:
-        own: says whether a fact is such a failure.
-        rank: gives the rank that failed; None where nobody says.
+        own: returns whether a fact is such a failure.
+        rank: returns the rank that failed; None if it is not known.
     """
 
     def __init__(self, own: Callable[[Fact], bool], rank: Callable[[Fact], int | None]) -> None:
@@ -76,7 +76,7 @@ class JudgedFailures:
     def first(self, facts: Iterable[FF]) -> FF | None:
         """Return the earliest failure among facts in order of time.
 
-        Of several the least likely to be the end of one who followed, then the first in its file.
+        If several have the same time, prefer the one that is least likely a consequence, then the first in its file.
         """
         known: list[FF] = []
         for fact in facts:
@@ -88,7 +88,7 @@ class JudgedFailures:
 
 
 def crashes(facts: Sequence[Fact], failures: JudgedFailures, window: int) -> Iterator[Crash]:
-    """Return the crashes that the failures among these facts are, by the times between them.
+    """Yield the crashes among these facts, separated by the times between failures.
 
     Args:
         facts: those that may be failures, in order of time.
@@ -102,25 +102,25 @@ def crashes(facts: Sequence[Fact], failures: JudgedFailures, window: int) -> Ite
             place += 1
             if not failures.own(known[begin]):
                 continue
-            # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
+            # A failure without another shortly before it begins a crash. Failures soon after it belong to the crash.
             place = bisect_right(known, known[begin].time + window, place, key=_time)
             yield _crash(known[begin:place], failures)
             while place < len(known):
                 last = next((fact for fact in reversed(known[begin:place]) if failures.own(fact)), None)
                 if last is None:
-                    break  # nothing of it is its own
+                    break  # only consequences are left
                 begin, place = place, bisect_right(known, last.time + window, place, key=_time)
 
 
 def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
-    """Return the crash of the failures among these facts, the first of which is one."""
+    """Return the crash that the failures among these facts form; the first fact is a failure."""
     own, rank_of = failures.own, failures.rank
     reports = [fact for fact in facts if isinstance(fact, LauncherFailure) and fact.root and fact.rank is not None]
     roots = {fact.rank for fact in reports if own(fact)}
-    # The one that the launcher saw first may only tell of another's exception.
+    # The rank that the launcher saw fail first may only repeat the exception of another rank.
     told = (fact for fact in facts if isinstance(fact, ExceptionRaised) and fact.origin is not None)
     roots = {fact.origin for fact in told if fact.rank in roots and own(fact)} or roots
-    # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
+    # Prefer the rank that the launcher saw fail first, else the earliest failure. An exception says more than a signal.
     first = failures.first(fact for fact in facts if not roots or rank_of(fact) in roots)
     assert first is not None, "the first fact is a failure, and so is each report of a root"
     rank = rank_of(first)
@@ -153,9 +153,9 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
 
 
 def _gone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | FatalSignal | None:
-    """Return the failure of a process without a rank, where the first failure only says that another process is gone.
+    """Return the failure of a process without a rank, if the first failure only says that another process is gone.
 
-    Servers of rewards, samples and parameters are no ranks.
+    Servers of rewards, samples and parameters have no rank.
     """
     if not (isinstance(first, ExceptionRaised) and first.lost_peer):
         return None
@@ -171,14 +171,14 @@ def _gone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> Excep
 
 
 def _elsewhere(fact: ExceptionRaised | FatalSignal, first: ExceptionRaised) -> bool:
-    """Whether another process wrote it, as far as files and numbers of processes tell."""
+    """Return whether another process wrote this fact, judging by file and pid."""
     if fact.pid is not None and first.pid is not None:
         return fact.pid != first.pid
     return fact.source.path != first.source.path
 
 
 def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFailures) -> list[ExceptionRaised]:
-    """Return the exception without a rank that explains a bare exit status of the launcher."""
+    """Return the exceptions without a rank that explain an exit status which a launcher reports without a reason."""
     if not report.exit_code or report.signal is not None or report.exception_type is not None:
         return []
     raised = [fact for fact in facts if isinstance(fact, ExceptionRaised) and failures.rank(fact) is None]
@@ -189,7 +189,7 @@ def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFai
 
 
 def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> int | None:
-    """Return the only rank that a launcher saw end with the status of an exception, where one exception was printed."""
+    """Return the only rank that a launcher saw end with the status of an exception, if one exception was printed."""
     if isinstance(first, CudaError | FatalSignal) and first.count == 1:
         return _aborted_alone(first, facts, failures)
     if not isinstance(first, ExceptionRaised) or first.count > 1:
@@ -197,7 +197,7 @@ def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures
     others = [fact for fact in facts if isinstance(fact, ExceptionRaised) and fact is not first and failures.own(fact)]
     reports = [fact for fact in facts if isinstance(fact, LauncherFailure)]
     ranks = {report.rank for report in reports if report.exit_code == 1}
-    # A local rank may be of any machine, and a task of the scheduler that starts others is a machine.
+    # A local rank may be on any machine. A scheduler's task that starts processes stands for a machine.
     unplaced = (report for report in reports if report.rank is None and report.local_rank is not None)
     local = any(report.exit_code in (1, None) for report in unplaced)
     if others or len(ranks) != 1 or local:
@@ -206,9 +206,9 @@ def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures
 
 
 def _aborted_alone(first: CudaError | FatalSignal, facts: Iterable[Fact], failures: JudgedFailures) -> int | None:
-    """Return the only rank that is known to have died of a signal, where the line that ended a process names no rank.
+    """Return the only rank that is known to have died of a signal, if the line that ended a process names no rank.
 
-    The runtimes of GPUs abort the process themselves.
+    A CUDA error counts as SIGABRT: the runtimes of GPUs abort the process.
     """
     signal = first.signal if isinstance(first, FatalSignal) else "SIGABRT"
     ends = [fact for fact in facts if isinstance(fact, FatalSignal | LauncherFailure | ExitStatus)]
@@ -218,7 +218,7 @@ def _aborted_alone(first: CudaError | FatalSignal, facts: Iterable[Fact], failur
 
 
 def _thrown(end: Fact, facts: Iterable[Fact], failures: JudgedFailures) -> ExceptionRaised | None:
-    """Return the only exception of C++ without a rank, where somebody says which rank aborted."""
+    """Return the only C++ exception without a rank, if another fact says which rank aborted."""
     if getattr(end, "signal", None) != "SIGABRT":
         return None
     raised = [fact for fact in facts if isinstance(fact, ExceptionRaised) and "::" in fact.type and fact.message]
@@ -231,17 +231,17 @@ def _place(fact: Fact) -> tuple[str, int, str]:
 
 
 def _follows(fact: Fact) -> int:
-    """Rank how likely an exit status, which has no time, is a consequence."""
+    """Return how likely an exit status, which has no time, is a consequence: higher is likelier."""
     if not isinstance(fact, ExitStatus):
         return 0
     return FOLLOWING.get(fact.signal or "", 1)
 
 
 def _alike(fact: Fact, first: Fact) -> bool:
-    """The same failure of another rank, of one type: everybody fails to import it, everybody is killed at once."""
+    """Return whether two facts of one type are the same failure of two ranks, such as a failed import everywhere."""
     if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
         if fact.file is None and first.file is None and fact.type == first.type:
-            # Where no frame tells: one says all that the other says.
+            # Without frames, one message must contain the other.
             one, other = fact.message or "", first.message or ""
             return min(len(one), len(other)) >= ENOUGH and (one in other or other in one)
         return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
@@ -254,5 +254,5 @@ def _alike(fact: Fact, first: Fact) -> bool:
 def _telling(fact: Fact) -> tuple[float, int, str]:
     telling: float = TELLING.get(type(fact), len(TELLING))
     if isinstance(fact, ExceptionRaised) and "::" in fact.type and not fact.message:
-        telling = TELLING[CudaError] + 0.5  # an exception of C++ without its what()
+        telling = TELLING[CudaError] + 0.5  # a C++ exception without its what() text
     return telling, fact.time, fact.uid

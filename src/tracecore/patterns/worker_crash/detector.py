@@ -1,4 +1,4 @@
-"""One rank raised, crashed or was killed, and the others followed: which one was first."""
+"""Detection of the rank that raised an exception, crashed or was killed before the others followed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Verdict, Window
     from tracecore.patterns.worker_crash.crash import Crash
 
-#: Facts that may be a process's own failure.
+#: Facts that may show that a process failed by itself.
 FAILURES = (
     ExceptionRaised,
     CudaError,
@@ -39,16 +39,16 @@ FAILURES = (
     LauncherFailure,
     LoaderError,
 )
-#: At most this many of those that followed are cited.
+#: Maximum number of ranks that followed to cite.
 CITED = 3
 
 
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: failures this close to each other are one crash, of which the first counts.
-        memory: how far from a failure a watchdog's word, an exit status or a step still bears on it.
-        grace: a death so soon after a stop was asked for is part of that stop.
+        window: failures this close to each other are one crash. The first of them counts.
+        memory: a watchdog's report, an exit status or a step this close to a failure bears on it.
+        grace: a process that ends this soon after a stop was requested ended because of it.
     """
 
     window: Duration = 5 * MINUTE
@@ -59,9 +59,9 @@ class Config(Settings, frozen=True, kw_only=True):
 class WorkerCrash(Pattern[Config]):
     """The first failure that no other failure explains.
 
-    An uncaught exception, a fatal signal, or what a launcher calls the root. Lost connections, aborts by the watchdog,
-    a launcher's own exception and deaths after a stop that was asked for are consequences; a traceback after which
-    the step goes on, or the process exits with 0, was survived.
+    It is an uncaught exception, a fatal signal, or the failure that a launcher calls the root. Consequences are lost
+    connections, aborts by the watchdog, exceptions of a launcher and ends after a requested stop. If the steps go on
+    after a traceback, or the process exits with 0, the process survived it.
     """
 
     id = "17"

@@ -1,4 +1,4 @@
-"""Facts about a job's processes, arranged for look-ups."""
+"""Facts about the processes of a job, arranged for look-ups."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     ByRank: TypeAlias = Mapping[Any, Sequence[Fact]]
 
-#: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
+#: Exceptions of collectives and of the store. A peer went away, unless the line blames this rank.
 COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
-#: Of these, what a program that asks a store of its own meets, too.
+#: Those that a program which uses the store by itself may also get.
 STORE = frozenset({"DistStoreError"})
-#: Exceptions of runtimes that also set up the processes.
+#: Exceptions of runtimes that also connect the processes.
 RUNTIMES = frozenset({"XlaRuntimeError", "JaxRuntimeError"})
-#: Errors of collectives that are of this rank's own making.
+#: Errors of collectives that this rank itself caused.
 OWN_COLLECTIVE = frozenset(
     {
         "invalid_usage",
@@ -48,9 +48,9 @@ OWN_COLLECTIVE = frozenset(
         "hccl_config_error",
     }
 )
-#: SourceLines of a watchdog that ends its own process.
+#: Kinds of reports of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat", "dump_signal"})
-#: Of facts that are read from one line, which comes first.
+#: The order of facts that were read from one line.
 TYPES: tuple[type[Fact], ...] = (
     NcclError,
     WatchdogReport,
@@ -63,11 +63,11 @@ TYPES: tuple[type[Fact], ...] = (
     LoaderError,
     RendezvousFailure,
 )
-#: Of the facts that may bear on a failure so many of one process are looked at, so that a storm costs no more.
+#: Maximum number of facts of one process that are examined for one failure, which bounds the cost of a log storm.
 LOOKED_AT = 64
-#: The rank of no process.
+#: A rank that no process has.
 NOBODY = object()
-#: Facts by which a rank may say that it lost a peer.
+#: Facts that may say that a rank lost a peer.
 LOST: tuple[type[Fact], ...] = (NcclError, WatchdogReport, RendezvousFailure, ExceptionRaised)
 _time = attrgetter("time")
 _rank = attrgetter("rank")
@@ -76,7 +76,7 @@ _pid = attrgetter("pid")
 
 
 def _lost(fact: Fact) -> bool:
-    """Whether a rank says that it lost a peer, never met one, or that its watchdog ends it."""
+    """Return whether a rank reports that it lost a peer, never met one, or that its watchdog ends it."""
     if isinstance(fact, NcclError):
         return fact.error not in OWN_COLLECTIVE
     if isinstance(fact, WatchdogReport):
@@ -87,23 +87,23 @@ def _lost(fact: Fact) -> bool:
 
 
 def _own(fact: Fact) -> bool:
-    """Whether an error is of its rank's own making."""
+    """Return whether the rank itself caused an error."""
     if isinstance(fact, NcclError):
         return fact.error in OWN_COLLECTIVE
     return True
 
 
-# Names by which windows group facts. Facts that do not count are named None, or NOBODY where the name is a rank.
+# Keys by which windows group facts. Facts that do not count get the key None, or NOBODY if the key is a rank.
 
 
 def place_of(fact: Fact) -> tuple[str, int, str]:
-    """Return the line a fact was read from."""
+    """Return the position of the line that a fact was read from."""
     source = fact.source
     return source.path, source.offset, source.ident
 
 
 def _fold_of(fact: Fact) -> tuple[str, int | None] | None:
-    """Return the stream of a fact that stands for several lines."""
+    """Return file and rank of a folded fact, which stands for several lines."""
     return (fact.source.path, fact.rank) if fact.count > 1 else None
 
 
@@ -120,7 +120,7 @@ def _lost_rank(fact: Fact) -> object:
 
 
 def _ends(report: WatchdogReport) -> bool:
-    """Whether a watchdog's report ends its process."""
+    """Return whether the watchdog ends its process with this report."""
     return report.report in ("exception", "abort")
 
 
@@ -137,7 +137,7 @@ def _word_path(report: WatchdogReport) -> str | None:
 
 
 class SourceLines:
-    """Lines that facts of one type were read from. A folded fact stands for further lines of its stream."""
+    """The lines that facts of one type were read from, including the further lines that folded facts stand for."""
 
     def __init__(
         self, places: Mapping[tuple[str, int, str] | None, object], folds: Mapping[Any, Sequence[Fact]]
@@ -146,7 +146,7 @@ class SourceLines:
         self._folds = folds
 
     def hold(self, fact: Fact) -> bool:
-        """Whether this fact was read from one of them."""
+        """Return whether this fact was read from one of these lines."""
         if place_of(fact) in self._places:
             return True
         folds = self._folds.get((fact.source.path, fact.rank), ())
@@ -155,7 +155,7 @@ class SourceLines:
 
 
 class ProcessFacts:
-    """The facts of one window by process, stream and line."""
+    """The facts of one window by process, file and line."""
 
     def __init__(self, window: Window) -> None:
         self.steps = window.grouped(Progress, _rank)
@@ -166,11 +166,11 @@ class ProcessFacts:
         self.pods = window.grouped(ContainerTerminated, _pod)
         #: Fatal signals by line.
         self.ends = window.grouped(FatalSignal, place_of)
-        #: Reports of watchdogs that end their process, by line, by stream of a rank, and by file.
+        #: Reports of watchdogs that end their process, by line, by file and rank, and by file.
         self.words = window.grouped(WatchdogReport, _word_place)
         self.word_streams = window.grouped(WatchdogReport, _word_stream)
         self.word_paths = window.grouped(WatchdogReport, _word_path)
-        #: Facts by which a rank says that it raised or died, and that it lost a peer, by rank.
+        #: By rank: facts that it raised an exception or died, and in `lost` that it lost a peer.
         self.complaints: tuple[ByRank, ...] = (
             window.grouped(FatalSignal, _rank),
             window.grouped(ExceptionRaised, _rank),
@@ -184,13 +184,13 @@ class ProcessFacts:
         self.peer_lines = tuple(
             [SourceLines(window.grouped(kind, place_of), window.grouped(kind, _fold_of)) for kind in peers]
         )
-        #: Facts that know process and rank, by process; of those who name it the one to be believed first.
+        #: Facts that know both pid and rank, by pid; the most reliable kind comes first.
         kinds: tuple[type[Fact], ...] = (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
         self.pids = tuple([window.grouped(kind, _ranked_pid) for kind in kinds])
 
     @cached_property
     def peers(self) -> list[Fact]:
-        """All facts by which a rank says that it lost a peer, in order."""
+        """All facts that say that a rank lost a peer, in order."""
         groups = [facts for kind in self.lost for rank, facts in kind.items() if rank is not NOBODY]
         peers = list(chain.from_iterable(groups))
         arrange(peers)
@@ -198,22 +198,22 @@ class ProcessFacts:
 
     @cached_property
     def peer_folds(self) -> list[Fact]:
-        """Those of them that stand for several statements over some time."""
+        """The folded ones of `peers`, which stand for several lines over some time."""
         return [fact for fact in self.peers if fact.last_time is not None]
 
 
 def _ranked_pid(fact: Fact) -> int | None:
-    """Its process, where it knows the rank, too."""
+    """Return the pid of a fact that knows its rank as well."""
     return None if fact.rank is None else getattr(fact, "pid", None)
 
 
 def last_name(kind: str) -> str:
-    """`DistBackendError` of `torch.distributed.DistBackendError` and of `c10::DistBackendError`."""
+    """Return `DistBackendError` for `torch.distributed.DistBackendError` and for `c10::DistBackendError`."""
     return kind.rpartition(".")[2].rpartition(":")[2]
 
 
 def arrange(facts: list[Fact]) -> None:
-    """Sort by time, then by uid, then by type: uids are made up only where times do not decide."""
+    """Sort by time, then by uid, then by type. Uids cost time to build, so build them only if two times are equal."""
     facts.sort(key=_time)
     if len(set(map(_time, facts))) < len(facts):
         facts.sort(key=lambda fact: (fact.time, fact.uid, TYPES.index(type(fact))))

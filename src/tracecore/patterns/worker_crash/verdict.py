@@ -1,4 +1,4 @@
-"""The verdict on a crash: who failed first, why, and what to do."""
+"""The verdict on a crash: the rank that failed first, the reason, and the advice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracecore.facts.host import HostEvent
     from tracecore.patterns.contract import IncidentContext
 
-#: What to look at after a signal, with where it happened put in.
+#: Advice by signal; `{on}` is replaced by the node.
 NEXT = {
     "SIGSEGV": "it touched memory that is not its own: run it with `PYTHONFAULTHANDLER=1`, look at "
     "`dmesg -T | grep -i segfault`{on} and open the core (`coredumpctl gdb`); native extensions come first",
@@ -45,18 +45,18 @@ NEXT = {
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception; with "
     "`TORCH_SHOW_CPP_STACKTRACES=1` the next one prints its stack",
 }
-#: The same where a DataLoader worker is gone and nobody says how.
+#: Advice if a DataLoader worker is gone for an unknown reason.
 LOADER = (
     "See whether it was killed for memory (`dmesg -T | grep -i -E 'killed process|oom'`{on}) or crashed by itself "
     "(`dmesg -T | grep -i segfault`{on}); with `num_workers=0` the dataset's own error shows."
 )
-#: Makes the GPU report an error at the call that caused it.
+#: A setting with which the GPU reports an error at the call that caused it.
 BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 
 
-#: How far from a death the kernel's word about damaged memory may be.
+#: A kernel report of damaged memory this close to the end of a process may explain it.
 DAMAGED = 5 * MINUTE
-#: CUDA errors that a program or the hardware may cause.
+#: CUDA errors that either a program or the hardware may cause.
 DOUBTFUL = frozenset(
     {"contained", "hardware_exception", "unknown_error", "launch_timeout", "device_hang", "device_lost"}
 )
@@ -66,13 +66,13 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         failure: the first failure.
-        rank: whose it was; None where nobody says.
-        ranks: all that failed in the very same way, `rank` among them.
-        confirmation: what else says that this process ended badly.
-        everybody: several processes said the same and none said its rank.
-        followers: of the others' lost connections and aborts, the first few.
-        followed: how many other ranks those are.
-        damaged: the kernel's word that memory of its machine was damaged, for which it killed the process.
+        rank: the rank that failed; None if it is not known.
+        ranks: all ranks that failed in the same way, including `rank`.
+        confirmation: other evidence that this process ended badly.
+        everybody: several processes reported the same failure and none named its rank.
+        followers: the first few lost connections and aborts of other ranks.
+        followed: number of other ranks that followed.
+        damaged: the kernel's report that it killed the process because memory of the machine is damaged.
     """
 
     pattern_id: ClassVar[str] = "17"
@@ -104,15 +104,15 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def left(self) -> bool:
-        """It ended well, and before the others."""
+        """Return whether it ended with status 0, before the others."""
         return isinstance(self.failure, ExitStatus) and self.failure.exit_code == 0 and self.exit_code is None
 
     @property
     def exception(self) -> tuple[str, str] | None:
-        """Type and message of the exception that started it."""
+        """Return type and message of the exception that caused the failure."""
         fact = self.failure
         if isinstance(fact, ExceptionRaised):
-            # The first of a chain is why; one further up that says with whom it tried to speak tells more.
+            # The first exception of a chain is the reason, but a later one that names the host tells more.
             outer = not fact.root_type or (_names_host(fact.message) and not _names_host(fact.root_message))
             kind, message = (fact.type, fact.message) if outer else (fact.root_type, fact.root_message)
             return kind or fact.type, message or ""
@@ -126,7 +126,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int | None:
         if self.gone:
-            return None  # the status of whoever noticed it is not its own
+            return None  # the status is that of the process that noticed it
         for fact in (self.failure, self.confirmation):
             code = getattr(fact, "exit_code", None)
             if isinstance(code, int) and code:
@@ -135,7 +135,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> bool:
-        """Somebody only noticed that it is not there any more."""
+        """Return whether another process only noticed that it is gone."""
         return isinstance(self.failure, LauncherFailure) and self.exception is None and self.failure.exit_code is None
 
     @property
@@ -153,7 +153,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def local_rank(self) -> int | None:
-        """The rank on its host, where no line names another."""
+        """Return the local rank, if the global rank is not known."""
         told = (self.failure, self.confirmation)
         reports = [fact for fact in told if isinstance(fact, LauncherFailure | ExceptionRaised)]
         if self.rank is not None or self.everybody:
@@ -256,7 +256,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         return f"Read the traceback in {logs} ({place}){where}: what was raised there ended the run.{late}{follows}"
 
     def _on_gpu(self) -> bool:
-        """The exception reports an error of a kernel that was started some time before."""
+        """Return whether the exception reports an error of a GPU kernel that was started some time before."""
         return self.exception is not None and any(word in self.exception[1] for word in ("CUDA error", "HIP error"))
 
     def beside(self, rest: IncidentContext) -> WorkerCrashVerdict:
@@ -265,8 +265,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, damaged=next(filter(self._hit_by, rest.damaged), None))
 
     def _hit_by(self, event: HostEvent) -> bool:
-        """Whether damaged memory was this process's. A container counts processes by numbers of its own: then the name
-        of the kernel's victim and the time tell."""
+        """Return whether the kernel's report of damaged memory is about this process. A container numbers its processes
+        differently, so a training process at about that time counts as well."""
         fact = self.failure
         if event.node and fact.node and event.node != fact.node:
             return False
@@ -326,7 +326,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
 
 def _names_host(message: str | None) -> bool:
-    """Whether a message says with whom it could not speak: `https://…`, `HTTPSConnectionPool(host='…'`."""
+    """Return whether a message names the host that was not reached: `https://…`, `HTTPSConnectionPool(host='…'`."""
     return message is not None and ("://" in message or "host='" in message)
 
 

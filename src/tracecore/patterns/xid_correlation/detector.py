@@ -1,4 +1,4 @@
-"""The GPU driver reported an Xid, and shortly after a pod was evicted on that node."""
+"""Detection of a pod that was evicted shortly after the GPU driver reported an Xid on its node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
-        window: how long after an Xid an eviction is still put down to it.
+        window: an eviction this soon after an Xid is attributed to it.
     """
 
     window: Duration = MINUTE
@@ -31,7 +31,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         xid: the most recent Xid on the node before the eviction.
-        eviction: of the pod.
+        eviction: the eviction of the pod.
     """
 
     pattern_id: ClassVar[str] = "16"
@@ -47,7 +47,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> int:
-        """Whole seconds from the last occurrence of the Xid to the eviction."""
+        """Return the whole seconds from the last occurrence of the Xid to the eviction."""
         return (self.eviction.time - min(self.xid.end, self.eviction.time)) // SECOND
 
     def headline(self) -> str:
@@ -59,13 +59,13 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
         known = entry(code)
         what = f" ({known.name})" if known else ""
         look = f"kubectl describe pod -n {namespace(self.pod)} {pod_name(self.pod)}"
-        if code in APPLICATION:  # no node is drained for a single one
+        if code in APPLICATION:  # a single one is no reason to drain a node
             return (
                 f"Xid {code}{what} is usually the application's own fault: look at the job's log for an illegal access "
                 f"or an assert before the hardware, and at `{look}`. A single one is no reason to take {node} out of "
                 f"service; if {gpu} does it to different jobs, run `dcgmi diag -r 3` there."
             )
-        # A repair that was recorded, or an error that was contained, asks for no more than its own action.
+        # A recorded repair or a contained error needs no cordon.
         serious = known is None or (known.hardware and known.action not in ("IGNORE", "RESTART_APP"))
         cordon = f"Keep new work off {node}: `kubectl cordon {node}`. " if serious else ""
         advice = f"NVIDIA's first action for Xid {code}{what}: {known.advice}. " if known else ""
@@ -97,7 +97,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class XidCorrelation(Pattern[Config]):
-    """An Xid on a node, then a pod evicted there. Of several Xids the most recent; one verdict for each pod."""
+    """An Xid on a node, then an eviction of a pod there. The most recent Xid counts; each pod gets one verdict."""
 
     id = "16"
     name = "xid_correlation"
@@ -122,7 +122,7 @@ class XidCorrelation(Pattern[Config]):
         upcoming = next(xids, None)
         near = self.config.window
         evicted: dict[str | None, int] = {}
-        # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
+        # The Xid that began last, and the one that ended last: a folded storm may outlast Xids that began later.
         latest: Xid | None = None
         longest: Xid | None = None
         latest_end = longest_end = latest_until = longest_until = NEVER
