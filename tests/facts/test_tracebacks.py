@@ -270,3 +270,9 @@ Traceback (most recent call last): (RANK 1)
     raise TypeError("no pickle")
 TypeError: no pickle
 """
+
+
+def test_a_carried_exception_without_its_carrier_still_names_its_rank() -> None:
+    parsed = parse("Traceback (most recent call last): (RANK 5)\nOSError: [Errno 122] Disk quota exceeded: '/c/__5_0'")
+    assert parsed is not None
+    assert (parsed.type, parsed.origin) == ("OSError", 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from tracecore.patterns.contract import rfc3339
+from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.kubernetes import objects, plain_yaml, printed
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import SECOND, parse
@@ -141,6 +143,26 @@ def test_documents_one_after_another(make: Make) -> None:
     check(list(objects.read_json(make(together, "kubernetes_json", layer="kubernetes"), CLOCK)))
     several = "---\n".join(to_yaml(item) for item in LIST["items"])
     check(list(objects.read_yaml(make(several, "kubernetes_yaml", layer="kubernetes"), CLOCK)))
+
+
+def test_events_of_which_some_fields_were_kept_are_events(tmp_path: Path) -> None:
+    lines = [
+        {
+            "reason": "Evicted",
+            "involvedObject": {"kind": "Pod", "name": "t-2", "namespace": "ml"},
+            "message": "The node was low on resource: memory.",
+            "lastTimestamp": "2026-11-16T23:41:19Z",
+        },
+        {"reason": "Started", "regarding": {"kind": "Pod", "name": "t-1"}, "note": "Started container {x}"},
+    ]
+    (tmp_path / "events.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (stream,) = discover([tmp_path]).streams
+    assert stream.format == "kubernetes_json"
+    found = [record["log"]["attributes"] for record in objects.read_json(stream, Clock())]
+    assert [(event["k8s.event.reason"], event["k8s.object.name"]) for event in found] == [
+        ("Evicted", "t-2"),
+        ("Started", "t-1"),
+    ]
 
 
 def test_a_list_that_was_cut_off_gives_its_whole_items(make: Make) -> None:

@@ -153,15 +153,11 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
         message = whole  # has the further lines, which often contain the reason
     fields: dict[str, Any] = {}
     if parsed is not None:
-        fields["caught"] = parsed.caught
+        fields |= {"caught": parsed.caught, "origin": parsed.origin}
         if parsed.frame is not None:
             fields |= {"file": parsed.frame.file, "line": parsed.frame.line, "function": parsed.frame.function}
         if parsed.root_type is not None:
-            fields |= {
-                "root_type": parsed.root_type,
-                "root_message": text(parsed.root_message),
-                "origin": parsed.origin,
-            }
+            fields |= {"root_type": parsed.root_type, "root_message": text(parsed.root_message)}
     worker = tracebacks.loader_worker(message or "")
     if worker is not None:
         fields["loader_worker"] = worker
@@ -333,14 +329,28 @@ def storage_error(record: Stamped) -> StorageError | None:
     error = word(record.get("tracecore.storage.error"))
     if error is None:
         return None
+    identity = record.identity()
+    origin = _carried_from(record.log.get("body"))
+    if origin is not None and origin != identity.get("rank"):
+        # The rank that repeats the error may run on another machine.
+        identity = {key: value for key, value in identity.items() if key not in ("node", "pod", "gpu")}
+        identity["rank"] = origin
     return StorageError(
-        **record.identity(),
+        **identity,
         error=error,
         path=name(record.get("tracecore.storage.path")),
         backend=word(record.get("tracecore.storage.backend")),
         device=name(record.get("tracecore.storage.device")),
         retried=flag(record.get("tracecore.storage.retried")) is True,
     )
+
+
+def _carried_from(body: object) -> int | None:
+    """Return the rank whose exception another rank repeats (torch.distributed.checkpoint)."""
+    if not isinstance(body, str) or tracebacks.CARRIED not in body:
+        return None
+    parsed = tracebacks.parse(body)
+    return parsed.origin if parsed is not None else None
 
 
 WORKER = (

@@ -59,7 +59,8 @@ _INDEX_LABELS = (
 )
 #: Exit codes of a container that was stopped: by SIGTERM, and by SIGKILL when its grace period was over.
 _ASKED = (143, 137)
-_OBJECT = re2.compile(r'\{\s*"apiVersion"')
+#: Where an object begins: in a list that was cut off, or on a line of its own.
+_OBJECT = re2.compile(r'(?m)\{\s*"apiVersion"|^\{')
 _RANK = re2.compile(r"^\d{1,7}$")
 #: Anything the API or a hostile file may hold; every access goes through the checks below.
 Json = dict[str, Any]
@@ -172,6 +173,8 @@ def _items(documents: Iterator[object]) -> Iterator[Json]:
                         # A typed list (`EventList`) leaves the kind out of its items; filters for pods do, too.
                         of_pod = kind == "List" and "nodeName" in _dict(item.get("spec"))
                         yield {"kind": "Pod" if of_pod else kind.removesuffix("List") or "List", **item}
+            elif not kind and ("involvedObject" in entry or "regarding" in entry):
+                yield {"kind": "Event", **entry}  # of an event that `jq` took some fields of
             else:
                 yield entry
 
