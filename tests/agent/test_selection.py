@@ -224,7 +224,8 @@ def test_who_asks_for_ranks_hears_of_them() -> None:
     assert block[place:].startswith(wrapped(lines_start, "[rank3]: loading shard 0"))
 
 
-def test_lines_of_docker_are_selected_too() -> None:
+@pytest.mark.parametrize("blank", [b"", b" "])
+def test_lines_of_docker_are_selected_too(blank: bytes) -> None:
     lines = [
         b'{"log":"loading shard 1\\n","stream":"stderr","time":"2026-11-15T01:37:04.1Z"}\n',
         b'{"log":"Traceback (most recent call last):\\n","stream":"stderr","time":"2026-11-15T01:37:04.2Z"}\n',
@@ -232,6 +233,7 @@ def test_lines_of_docker_are_selected_too() -> None:
         b'{"log":"ValueError: no\\n","stream":"stderr","time":"2026-11-15T01:37:04.2Z"}\n',
         b'{"log":"loading shard 2\\n","stream":"stderr","time":"2026-11-15T01:37:04.3Z"}\n',
     ]
+    lines = [line.replace(b'":"', b'":' + blank + b'"').replace(b'","', b'",' + blank + b'"') for line in lines]
     picked = LiveSelectors("stdout", container=True).of(1)(b"".join(lines))
     assert picked is not None
     starts = [sum(map(len, lines[:n])) for n in range(len(lines))]

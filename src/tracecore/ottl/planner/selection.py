@@ -17,6 +17,7 @@ from tracecore.ottl.planner.expressions import FOLDING
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals import compiled
 from tracecore.signals.arrays import distinct, np
+from tracecore.signals.logs.dialects import DOCKER_BEGINS
 from tracecore.signals.logs.selector import ALWAYS
 
 #: Longer lines are always candidates, because runtimes cut them and readers keep only parts of them.
@@ -78,7 +79,7 @@ class Selector:
         if not self._databases:
             return None
         marked = lined(block)
-        text = plain(marked, self._escaped or b'{"log":"' in block[:64])
+        text = plain(marked, self._escaped or DOCKER_BEGINS.search(block, 0, 96) is not None)
         lines = self.lines(text, ends(text))
         if not len(lines):
             return []

@@ -12,6 +12,7 @@ import re2
 
 from tracecore.signals.kernel import ibstat
 from tracecore.signals.kubernetes import printed
+from tracecore.signals.logs import dialects
 from tracecore.signals.nvidia import lspci, smi, smi_csv
 from tracecore.signals.scheduler import slurm
 
@@ -25,6 +26,7 @@ ROWS = {
 }
 #: Functions by which readers recognise their format: (text without blanks and command, all bytes) → it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
+    "docker": lambda start, head: dialects.DOCKER_BEGINS.match(start) is not None,
     # Jobs print the table before they train.
     "nvidia_table": lambda start, head: smi.is_table(head) and FORMATS.expressions["work"].search(head) is None,
     "nvidia_rows": smi_csv.begins_with_rows,

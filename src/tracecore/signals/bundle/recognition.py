@@ -10,7 +10,7 @@ import re2
 from tracecore.signals.bundle.formats import FORMATS
 from tracecore.signals.bundle.wrapping import wrapping
 from tracecore.signals.kernel import lines as kernel_lines
-from tracecore.signals.logs.dialects import whole_bars
+from tracecore.signals.logs.dialects import DOCKER_BEGINS, whole_bars
 
 #: The layer of each format. The formats are also the keys of the tables of readers.
 LAYER_OF = FORMATS.layers
@@ -32,7 +32,6 @@ _LEVELS = frozenset(FORMATS.words["levels"])
 
 # Expressions for lines of logs, like those of their readers.
 _CRI = re2.compile(rb"^[^ ]{8,40} (?:stdout|stderr) [FP](?::[^ ]*)?(?: |$)")
-_DOCKER = re2.compile(rb'^\{"log":"')
 _KMSG = re2.compile(rb"^\d{1,6},\d+,\d+,[^;]*;")
 _WALL = re2.compile(
     rb"^(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
@@ -135,7 +134,7 @@ def kind_of_line(line: bytes) -> str:
         return "dmesg"
     first, early = line[:1], line[:60]
     if first == b"{":
-        return "docker" if _DOCKER.match(line) else ""
+        return "docker" if DOCKER_BEGINS.match(line) else ""
     if (b" stdout " in early or b" stderr " in early) and _CRI.match(line):
         return "cri"
     if first in (b"[", b"<") or b" :" in early[:16] or early[:5] in (b"kern:", b"user:"):

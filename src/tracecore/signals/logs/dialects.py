@@ -13,6 +13,8 @@ from tracecore.signals import stamps
 from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import Stamp
 
+#: The beginning of a line of Docker's json-file driver. Tools that copy such logs write JSON with blanks, or sort its keys.
+DOCKER_BEGINS = re.compile(rb'\{ ?"(?:log" ?: ?"|(?:stream" ?: ?"std(?:out|err)|time" ?: ?"[\w:.+-]{19,40}", ?"stream" ?: ?"std))')
 #: Docker and the kubelet cut lines at this size. A shorter piece without a newline is a whole line.
 DOCKER_PIECE = 16 * 1024
 
