@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.bundle.recognition import recognise
 from tracecore.signals.kubernetes import objects, plain_yaml, printed
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import SECOND, parse
@@ -258,6 +259,46 @@ def test_the_table_of_events(make: Make) -> None:
     assert found[0]["resource"]["attributes"]["k8s.namespace.name"] == "ml"
     assert found[2]["resource"]["attributes"]["k8s.node.name"] == "node-7"
     assert all(r["log"]["attributes"]["tracecore.time.inferred"] for r in found)
+
+
+CUSTOM = """\
+TIME                   NS     KIND   NAME        WHERE   NODE     REASON     TYPE      NOTE
+2026-11-15T01:30:00Z   ml     Pod    trainer-3   x       node-7   Evicted    Warning   The node was low on resource: memory
+2026-11-15T01:31:00Z   <none> Node   node-7      y       <none>   Rebooted   Warning   Node node-7 has been rebooted
+"""
+FLAT = """\
+{"ts": "2026-11-15T01:30:00Z", "type": "Warning", "reason": "Evicted", "kind": "Pod", "namespace": "ml", \
+"name": "trainer-3", "node": "node-7", "message": "The node was low on resource: memory"}
+{"ts": "2026-11-15T01:31:00Z", "type": "Warning", "reason": "Rebooted", "object": "node/node-7", "message": "back"}
+{"broken
+"""
+
+
+@pytest.mark.parametrize("text", [CUSTOM, FLAT, "[" + FLAT.replace("}\n", "},\n")])
+def test_events_with_columns_or_keys_of_ones_own(make: Make, text: str) -> None:
+    assert recognise(text.encode(), b"", "out.txt", True).format == "kubernetes_table"
+    pod, node = printed.read_table(make(text, "kubernetes_table", layer="kubernetes"), CLOCK)
+    assert pod["resource"]["attributes"].items() >= {
+        "k8s.pod.name": "trainer-3", "k8s.namespace.name": "ml", "k8s.node.name": "node-7",
+    }.items()  # fmt: skip
+    assert node["resource"]["attributes"]["k8s.node.name"] == "node-7"
+    assert "k8s.namespace.name" not in node["resource"]["attributes"]
+    assert T - pod["log"]["time_unix_nano"] == 424 * SECOND
+    assert "tracecore.time.inferred" not in pod["log"]["attributes"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NAME        STATUS   REASON   MESSAGE",
+        "REASON               USER      TIMESTAMP           NODELIST",
+        '{"type": "Warning", "reason": "loss is high", "kind": "train", "name": "run-3", "message": "step 4"}',
+        '{"type": "Normal", "reason": "Started", "message": "no object"}',
+        '{"level": "Warning", "reason": "Evicted", "object": "cache/block-3", "message": "the cache is full"}',
+    ],
+)
+def test_lines_that_only_look_like_events(line: str) -> None:
+    assert recognise(f"{line}\n{line}\n".encode(), b"", "out.txt", True).format != "kubernetes_table"
 
 
 DESCRIBE = """\

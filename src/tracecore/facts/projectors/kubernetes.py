@@ -101,8 +101,8 @@ def node_rebooted(record: Stamped) -> HostEvent | None:
 def node_problem(record: Stamped) -> HostEvent | None:
     """Return a problem that a monitor of the node reports while the node goes on."""
     fields = record.event_identity()
-    if _hint(record) != "node_problem" or "node" not in fields:
-        return None
+    if _hint(record) != "node_problem" or "node" not in fields or record.get("kernelevents.xid") is not None:
+        return None  # an Xid is a fact of its own
     fields.pop("pod", None)
     detail = ": ".join(filter(None, (_reason(record), _note(record))))
     return HostEvent(**fields, event="health_check", detail=detail)

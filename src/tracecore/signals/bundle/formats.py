@@ -11,7 +11,7 @@ import msgspec
 import re2
 
 from tracecore.signals.kernel import ibstat
-from tracecore.signals.kubernetes import printed
+from tracecore.signals.kubernetes import flat_events, printed
 from tracecore.signals.logs import dialects
 from tracecore.signals.nvidia import lspci, smi, smi_csv
 from tracecore.signals.scheduler import slurm
@@ -37,6 +37,10 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "slurm_counts": lambda start, head: slurm.COUNTS.match(head) is not None,
     "ibstat": lambda start, head: ibstat.BEGINS.match(start) is not None,
     "sinfo": lambda start, head: slurm.begins_as_sinfo(start.split(b"\n", 1)[0]),
+    "kubernetes_events": lambda start, head: flat_events.begins_with_events(start),
+    "kubernetes_header": lambda start, head: flat_events.is_header(
+        start.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip()
+    ),
     "kubernetes_fragment": lambda start, head: (
         printed.FRAGMENT_BEGINS.match(start) is not None and printed.FRAGMENT.search(head) is not None
     ),

@@ -11,6 +11,7 @@ from typing import Any
 import re2
 
 from tracecore.signals import stamps, whole
+from tracecore.signals.kubernetes import flat_events
 from tracecore.signals.kubernetes.objects import record
 from tracecore.signals.record import Attributes, LogSignal
 from tracecore.signals.stamps import SECOND
@@ -22,9 +23,7 @@ _AGE = re2.compile(r"(\d+)([smhdy])")
 _FOLDED = re2.compile(r"^(\S+)(?: \(x(\d+) over (\S+)\))?$")
 _PLACED = re2.compile(r"Successfully assigned ([^\s/]+)/(\S+) to (\S+)")
 #: A node that is short of something, by its own event.
-_SHORT = re2.compile(
-    r"\s(?:NodeHasDiskPressure|NodeHasInsufficientMemory|NodeHasInsufficientPID|EvictionThresholdMet) +[Nn]ode/(\S+)"
-)
+_SHORT = frozenset({"NodeHasDiskPressure", "NodeHasInsufficientMemory", "NodeHasInsufficientPID", "EvictionThresholdMet"})
 #: A row with times instead of ages, which are wider than the column: time, perhaps another, type, reason, object, rest.
 _DATED_TEXT = (
     r"^(?P<SEEN>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) +(?:\d{4}-\S+Z +)?(?P<TYPE>Normal|Warning) +"
@@ -48,26 +47,26 @@ def age(text: str) -> int | None:
 
 
 def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """`kubectl get events [-A] [-o wide]`. Which node a pod was put on, only the scheduler's event says."""
-    columns: list[tuple[str, int]] = []
+    """`kubectl get events [-A] [-o wide|custom-columns]`, and events as lines of JSON with fields of one's own.
+
+    Which node a pod was put on, only the scheduler's event says, unless there is a column of nodes.
+    """
     lines = list(_joined(_lines(stream)))
-    placed = {pod: (space, node) for _, line in lines for space, pod, node in _PLACED.findall(line)}
-    short = {node for _, line in lines for node in _SHORT.findall(line)}
-    for here, line in lines:
-        if "LAST SEEN" in line and "REASON" in line:
-            columns = _columns(line)
-            continue
-        if not line.strip():
-            continue
-        row = _dated_row(line) or (_row(line, columns) if columns else _bare_row(line))
-        if not row:
-            continue
+    placed: dict[str, tuple[str, str]] = {}
+    short: set[str] = set()
+    for _, row in _event_rows(lines):
+        for space, pod, node in _PLACED.findall(row.get("MESSAGE", "")):
+            placed[pod] = space, node
+        if row.get("REASON") in _SHORT and row.get("OBJECT", "").lower().startswith("node/"):
+            short.add(row["OBJECT"].partition("/")[2])
+    for here, row in _event_rows(lines):
         seen, about = row.get("LAST SEEN", ""), row.get("OBJECT", "")
         kind, _, name = about.partition("/")
         kind = _KINDS.get(kind.lower(), kind.capitalize())
         space, node = placed.get(name, ("", "")) if kind == "Pod" else ("", "")
         if row.get("NAMESPACE", space) != space:
             node = ""
+        node = row.get("NODE", node)
         if not node and row.get("REASON") == "Evicted" and len(short) == 1:
             # Only a kubelet that is short of something evicts.
             node = next(iter(short))
@@ -81,6 +80,22 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
             _number(row.get("COUNT", "")),
             node,
         )
+
+
+def _event_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, str]]]:
+    columns: list[tuple[str, int]] = []
+    for here, line in lines:
+        if flat_events.is_header(line):
+            columns = [(flat_events.field(name), start) for name, start in _columns(line)]
+            continue
+        if not line.strip():
+            continue
+        if line[:1] in "{[":
+            row = flat_events.of_line(line) or {}
+        else:
+            row = _dated_row(line) or (flat_events.completed(_row(line, columns)) if columns else _bare_row(line))
+        if row:
+            yield here, row
 
 
 #: States of a pod, as `kubectl get pods` shows them, that an event has the same word for.
