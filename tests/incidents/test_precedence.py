@@ -26,7 +26,7 @@ from tracecore.incidents.rule_conditions import NOTICED, SLACK, UNTIMED
 from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from made_verdicts import SECOND, T0, Seen, place, seen, verdict, watchdog
+from made_verdicts import SECOND, T0, Hung, Seen, place, seen, verdict, watchdog
 
 LATE = SLACK // SECOND + 1
 
@@ -528,6 +528,21 @@ def machines() -> Iterator[Case]:
     elsewhere = Seen(time=T0 + 4, source=place("err.log", 4), approximate=True)
     yield from pairs(FATAL, ("planned_stop",), after, (elsewhere,), (above,))
 
+    gave_up = "the processes that were left were ended after the watchdogs had given up"
+    hang, stop, bare = ("nccl_hang",), ("planned_stop",), {"reason": "sigterm"}
+    told = Hung(time=T0 + 3, source=place("out.log", 3), approximate=True)
+    late = Hung(time=T0 + 5, source=place("out.log", 5), approximate=True)
+    elsewhere = Hung(time=T0 + 3, source=place("err.log", 3), approximate=True)
+    yield from pairs(hang, stop, gave_up, (watchdog(10, 3),), (about(12),), effect_fields=bare)
+    yield from pairs(hang, stop, None, (watchdog(13, 3),), (about(12),), effect_fields=bare)
+    yield from pairs(hang, stop, None, (watchdog(10, 3),), (about(12),), effect_fields={"reason": "time_limit"})
+    yield from pairs(hang, stop, None, (about(10, rank=3),), (about(12),), effect_fields=bare)
+    yield from pairs(hang, stop, gave_up, (told,), (below,), effect_fields=bare)
+    yield from pairs(hang, stop, None, (late,), (below,), effect_fields=bare)
+    yield from pairs(hang, stop, None, (elsewhere,), (below,), effect_fields=bare)
+    yield from pairs(stop, hang, None, (below,), (told,), cause_fields=bare)
+    yield from pairs(stop, hang, "the process ended because it was told to", (below,), (late,), cause_fields=bare)
+
 
 CASES = [
     *one_event_seen_twice(),
@@ -564,6 +579,7 @@ COMPARES_TIMES_ITSELF = {
     "it is the same storage, which failed further",
     "{cause} had lost its storage, and the program met that",
     "the stop came after the failure",
+    "the processes that were left were ended after the watchdogs had given up",
 }
 
 

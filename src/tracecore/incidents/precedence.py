@@ -229,7 +229,9 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash", "nccl_hang", "dataloader_hang", "checkpointer_hang", "nccl_bootstrap"),
         bonds=("job",),
         reason="the process ended because it was told to",
-        test=lambda cause, effect: effect.name != "worker_crash" or when.asked(cause, effect),
+        test=lambda cause, effect: (
+            when.asked(cause, effect) if effect.name == "worker_crash" else not when.ended_hang(effect, cause)
+        ),
     ),
     Rule(
         causes=("planned_stop",),
@@ -393,6 +395,13 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="the stop came after the failure",
         test=when.is_late,
+    ),
+    Rule(
+        causes=("nccl_hang",),
+        effects=("planned_stop",),
+        bonds=("job",),
+        reason="the processes that were left were ended after the watchdogs had given up",
+        test=when.ended_hang,
     ),
 )
 

@@ -297,6 +297,15 @@ def is_late(cause: Footprint, effect: Footprint) -> bool:
     return True in orders or not orders
 
 
+def ended_hang(hang: Footprint, stop: Footprint) -> bool:
+    """Whether a SIGTERM for which nobody gives a reason came after the watchdogs had given up."""
+    if stop.fields.get("reason") != "sigterm" or not any(fact.kind == "nccl_watchdog" for fact in hang.evidence):
+        return False
+    if hang.timed and stop.timed:
+        return gave_up(hang) <= stop.first
+    return any(told[0] == ended[0] and told[1] < ended[1] for told in hang.places for ended in stop.places)
+
+
 def same_death(cause: Footprint, crash: Footprint) -> bool:
     """Whether a crash that is explained is the very death that the cause speaks of.
 
