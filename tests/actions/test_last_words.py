@@ -54,6 +54,20 @@ def test_the_deciding_statement_counts_where_it_tells_what_failed(
 
 
 @pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("E0506 11:17:13.200100 140222 grpc_server.cc:91] ioloop shutdown pending: 1 call", False),
+        ("[2025-05-06 11:17:13] ERROR tracker: failed to flush 3 records during shutdown", False),
+        ("E0506 11:17:13.200100 140222 grpc_server.cc:91] ioloop gone: 1 call", True),
+        ("ERROR: shutdown by the license server, the token is not valid", True),
+    ],
+)
+def test_words_about_the_end_itself_do_not_say_why_a_program_ended(line: str, told: bool) -> None:
+    found = complaint(b"completed step: 49, loss: 4.755\nsaved a checkpoint at step 49\n" + line.encode() + b"\n")
+    assert (found is not None) is told
+
+
+@pytest.mark.parametrize(
     ("lines", "begin"), [(0, 0), (1, 0), (LINES - 1, 0), (LINES, 0), (LINES + 1, 6), (LINES + 2, 12)]
 )
 def test_the_last_lines_begin_so_many_before_the_end(lines: int, begin: int) -> None:
