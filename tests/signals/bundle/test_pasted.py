@@ -89,6 +89,12 @@ SYSTEM = "Mar 04 11:22:33 gx-4 kernel: eth0: link up\nMar 04 11:22:35 gx-4 kerne
             f"$ kubectl get nodes\n{NODES}$ kubectl logs -n ml run-worker-1 --tail 9\n{OUTPUT}",
             [("kubernetes_nodes", {}), ("text", {"k8s.namespace.name": "ml", "k8s.pod.name": "run-worker-1"})],
         ),
+        # Other commands stand beside the kernel's lines, so that the part has no format of its own.
+        (
+            f"{OUTPUT}==== epilog gx-4 2025-03-04 11:23:00 ====\n+ nvidia-smi -L\nGPU 0: B200\n+ dmesg -T | tail -1\n{KILLED}",
+            [("text", {}), ("text", {"host.name": "gx-4"}), ("dmesg", {"host.name": "gx-4"})],
+        ),
+        (f"{OUTPUT}==== epilog gx-4 2025-03-04 11:23:00 ====\n+ nvidia-smi -L\nGPU 0: B200\n", [("text", {})]),
         # Titles within what one program prints are no borders.
         (f"=== train.log ===\n{OUTPUT}### Events\n{OUTPUT}", [("text", {})]),
         (f"{OUTPUT}# dmesg would tell more\n{OUTPUT}", [("text", {})]),

@@ -330,11 +330,11 @@ def storage_error(record: Stamped) -> StorageError | None:
     if error is None:
         return None
     identity = record.identity()
-    origin = _carried_from(record.log.get("body"))
-    if origin is not None and origin != identity.get("rank"):
+    rank = natural(record.get("tracecore.storage.rank"))
+    rank = _carried_from(record.log.get("body")) if rank is None else rank
+    if rank is not None and rank != identity.get("rank"):
         # The rank that repeats the error may run on another machine.
-        identity = {key: value for key, value in identity.items() if key not in ("node", "pod", "gpu")}
-        identity["rank"] = origin
+        identity = {key: value for key, value in identity.items() if key not in ("node", "pod", "gpu")} | {"rank": rank}
     return StorageError(
         **identity,
         error=error,

@@ -78,7 +78,15 @@ def sections(text: bytes, name: str) -> Sequence[Section]:
     for border, end in zip(borders, [*(border.begin for border in borders[1:]), len(text)], strict=True):
         found.append(msgspec.structs.replace(border, begin=border.end, end=end))
     kinds = {recognise(text[one.begin : one.end], b"", one.name or name, True).format for one in found}
-    return found if len(kinds - {""}) > 1 else ()
+    if len(kinds - {""}) > 1 or any(_shows_kernel(one, text) for one in found[1:]):
+        return found
+    return ()
+
+
+def _shows_kernel(section: Section, text: bytes) -> bool:
+    """Return whether a title names the machine of the kernel's lines below it, among which other commands stand."""
+    kernel = FORMATS.expressions["kernel_time"]
+    return "host.name" in section.resource and kernel.search(text[section.begin : section.end]) is not None
 
 
 def _borders(text: bytes) -> list[Section]:
