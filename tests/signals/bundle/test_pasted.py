@@ -91,7 +91,7 @@ SYSTEM = "Mar 04 11:22:33 gx-4 kernel: eth0: link up\nMar 04 11:22:35 gx-4 kerne
         ),
         # Other commands stand beside the kernel's lines, so that the part has no format of its own.
         (
-            f"{OUTPUT}==== epilog gx-4 2025-03-04 11:23:00 ====\n+ nvidia-smi -L\nGPU 0: B200\n+ dmesg -T | tail -1\n{KILLED}",
+            f"{OUTPUT}==== epilog gx-4 2025-03-04 11:23:00 ====\n+ nvidia-smi -L\nGPU 0: B200\n+ dmesg -T\n{KILLED}",
             [("text", {}), ("text", {"host.name": "gx-4"}), ("dmesg", {"host.name": "gx-4"})],
         ),
         (f"{OUTPUT}==== epilog gx-4 2025-03-04 11:23:00 ====\n+ nvidia-smi -L\nGPU 0: B200\n", [("text", {})]),

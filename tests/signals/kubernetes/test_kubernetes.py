@@ -262,9 +262,9 @@ def test_the_table_of_events(make: Make) -> None:
 
 
 CUSTOM = """\
-TIME                   NS     KIND   NAME        WHERE   NODE     REASON     TYPE      NOTE
-2026-11-15T01:30:00Z   ml     Pod    trainer-3   x       node-7   Evicted    Warning   The node was low on resource: memory
-2026-11-15T01:31:00Z   <none> Node   node-7      y       <none>   Rebooted   Warning   Node node-7 has been rebooted
+TIME                   NS      KIND  NAME       NODE    REASON    TYPE     NOTE
+2026-11-15T01:30:00Z   ml      Pod   trainer-3  node-7  Evicted   Warning  The node was low on resource: memory
+2026-11-15T01:31:00Z   <none>  Node  node-7     <none>  Rebooted  Warning  Node node-7 has been rebooted
 """
 FLAT = """\
 {"ts": "2026-11-15T01:30:00Z", "type": "Warning", "reason": "Evicted", "kind": "Pod", "namespace": "ml", \

@@ -23,7 +23,9 @@ _AGE = re2.compile(r"(\d+)([smhdy])")
 _FOLDED = re2.compile(r"^(\S+)(?: \(x(\d+) over (\S+)\))?$")
 _PLACED = re2.compile(r"Successfully assigned ([^\s/]+)/(\S+) to (\S+)")
 #: A node that is short of something, by its own event.
-_SHORT = frozenset({"NodeHasDiskPressure", "NodeHasInsufficientMemory", "NodeHasInsufficientPID", "EvictionThresholdMet"})
+_SHORT = frozenset(
+    {"NodeHasDiskPressure", "NodeHasInsufficientMemory", "NodeHasInsufficientPID", "EvictionThresholdMet"}
+)
 #: A row with times instead of ages, which are wider than the column: time, perhaps another, type, reason, object, rest.
 _DATED_TEXT = (
     r"^(?P<SEEN>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) +(?:\d{4}-\S+Z +)?(?P<TYPE>Normal|Warning) +"

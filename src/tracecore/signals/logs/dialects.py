@@ -13,8 +13,11 @@ from tracecore.signals import stamps
 from tracecore.signals.record import Attributes
 from tracecore.signals.stamps import Stamp
 
-#: The beginning of a line of Docker's json-file driver. Tools that copy such logs write JSON with blanks, or sort its keys.
-DOCKER_BEGINS = re.compile(rb'\{ ?"(?:log" ?: ?"|(?:stream" ?: ?"std(?:out|err)|time" ?: ?"[\w:.+-]{19,40}", ?"stream" ?: ?"std))')
+#: The beginning of a line of Docker's json-file driver. Tools that copy such logs write JSON with blanks, or in another
+#: order.
+DOCKER_BEGINS = re.compile(
+    rb'\{ ?"(?:log" ?: ?"|stream" ?: ?"std(?:out|err)|time" ?: ?"[\w:.+-]{19,40}", ?"stream" ?: ?"std)'
+)
 #: Docker and the kubelet cut lines at this size. A shorter piece without a newline is a whole line.
 DOCKER_PIECE = 16 * 1024
 
@@ -55,12 +58,20 @@ Dialect: TypeAlias = Callable[[bytes], UnwrappedLine]
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _CRI = re.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
 _CRI_STREAMS = (b" stdout ", b" stderr ")
+#: A word that may name a machine; numbers of other things that programs count stand beside ranks, too.
+_MACHINE = (
+    rb"(?!(?:global|local|world|step|epoch|iter|layer|stage|gpu|cuda|device|worker|proc|pid|[dtpce]p|mb|micro|batch|seq|try"
+    rb"|attempt|replica|rank|v)[a-z]{0,10}[-_.]?\d)[A-Za-z][\w.-]{0,60}\d[\w.-]{0,60}"
+)
 _PREFIX = re.compile(
     rb"^(?:\[rank(\d{1,7})\](?:: ?| )"  # PyTorch's except hook and logging; wrappers of one's own
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
     rb"|\[(?:\d+,)?(?:mpirank:)?(\d{1,7})(?:,[\w.-]{1,80})?\]<std(?:out|err|diag)>: ?"  # mpirun, Horovod, SageMaker
     rb"|\([\w.:<>-]{1,80}(?:\[rank=(\d{1,7})\])? pid=(\d+)(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray, with NeMo-RL's rank
-    rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
+    rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] "  # kubectl logs --prefix
+    # Wrappers of one's own, with rank and machine: `[rank 40 | tn-52]`, `[tn-52 rank=40]`.
+    rb"|\[[Rr]ank[ :=]?(\d{1,7})(?: ?[|,@/] ?| )(?:(?:host|node)[ =:])?(" + _MACHINE + rb")\](?::? |:?$)"
+    rb"|\[(" + _MACHINE + rb")(?: ?[|,:/] ?| )[Rr]ank[ :=]?(\d{1,7})\](?::? |:?$))"
 )
 #: Larger numbers are not ranks.
 MAX_RANK = 10_000_000
@@ -196,10 +207,12 @@ def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
         match = _PREFIX.match(text)
         if match is None:
             return
-        rank, local, mpi, actor, pid, ip, pod, container = match.groups()
+        rank, local, mpi, actor, pid, ip, pod, container, of_host, host, other_host, of_other = match.groups()
         attributes: Attributes = line.attributes or {}
-        if (own := rank or mpi or actor) is not None:
+        if (own := rank or mpi or actor or of_host or of_other) is not None:
             line.rank = int(own)
+        if (machine := host or other_host) is not None:
+            line.host = line.host or machine.decode("ascii", "replace")
         if local is not None:
             attributes["gen_ai.training.local_rank"] = int(local)
             if single_node and line.rank is None:
