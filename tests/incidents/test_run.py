@@ -342,6 +342,8 @@ def below(number: int) -> list[Fact]:
         (timeout(10, reporter="ray"), below(2), False), (timeout(10, reporter="ray"), below(1), True),
         (timeout(10), below(2), True),
         (made(NcclError, error="horovod_stall"), below(2), False), (made(NcclError, error="horovod_stall"), [], True),
+        # Some programs report losses, and no steps.
+        (made(NcclError, error="horovod_stall"), [step(1, None, line=n, loss=0.5) for n in (90, 91)], False),
         (made(NcclError, error="remote_error"), below(2), True),
     ],
 )  # fmt: skip

@@ -221,7 +221,8 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
     progress = max((fact.end for fact in facts if isinstance(fact, Progress)), default=0)
     steps: dict[str, list[int]] = {}
     for fact in facts:
-        if isinstance(fact, Progress) and fact.step is not None:
+        # Some programs report a loss for each epoch, and no step.
+        if isinstance(fact, Progress) and (fact.step is not None or fact.loss is not None):
             steps.setdefault(fact.source.path, []).append(fact.source.offset)
     for offsets in steps.values():
         offsets.sort()
