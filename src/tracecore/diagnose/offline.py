@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from tracecore.signals.stream import Counters
 
 
+#: Layers that only a job itself writes.
+_OWN: Final = ("stdout", "flight_recorder")
 #: Layers with the cluster's names of machines.
 _CLUSTER: Final = ("kubernetes", "scheduler")
 #: The namespace of a pod if no line names another.
@@ -130,7 +132,7 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     bundle.note_shrunk()
     folded = fold((*numbered(_with_times(from_logs)), *measured, *recorded.facts))
     placed = _with_places(_without_task_ranks(folded, bundle.placement), bundle.placement)
-    return _with_cluster_names(placed, bundle), counters
+    return _with_cluster_names(_with_job(placed), bundle), counters
 
 
 def judge(
@@ -291,6 +293,21 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))
         placed.append(fact)
     return placed
+
+
+def _with_job(facts: Sequence[Fact]) -> list[Fact]:
+    """Give facts from the ranks' own files the job that only the launcher's log names, if no other job has output.
+
+    Pods and machines may be of other jobs.
+    """
+    jobs = {fact.job for fact in facts if fact.job and fact.layer == "stdout"}
+    if len(jobs) != 1:
+        return list(facts)
+    (job,) = jobs
+    return [
+        msgspec.structs.replace(fact, job=job) if fact.job is None and not fact.pod and fact.layer in _OWN else fact
+        for fact in facts
+    ]
 
 
 def _without_task_ranks(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
