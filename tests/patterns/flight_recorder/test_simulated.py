@@ -209,7 +209,7 @@ def test_what_is_behind_says_what_it_is_behind(tmp_path: Path) -> None:
         ),
         (
             "both send first",
-            "Ranks 0, 1, 2 and 3 hang in point-to-point operations of default_pg: they wait for ranks 1 and 2",
+            "Ranks 0, 1, 2 and 3 hang in point-to-point operations of default_pg: ranks 1 and 2 wait for each other",
         ),
     ],
 )

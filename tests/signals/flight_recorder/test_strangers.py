@@ -80,3 +80,36 @@ def test_a_ring_that_wrapped_and_names_no_members_tells_nothing() -> None:
 def test_nothing_is_wrong_where_a_group_was_not_used_by_one_and_nobody_waits() -> None:
     ended = [dump(rank, WORLD, entry(1, "1", 1, "broadcast", "completed")) for rank in (0, 1)]
     assert not any(group.open for group in join([*ended, dump(2, WORLD)]).groups)
+
+
+def pair(record: int, name: str, state: str, retired: bool = True) -> dict[str, Any]:
+    return {**entry(record, "1", 0, name, state, retired), "p2p_seq_id": record, "is_p2p": True}
+
+
+@pytest.mark.parametrize(
+    ("second", "roots"),
+    [
+        # The send was never posted: the receive, which reads as completed after an abort, did not end.
+        ((), (0, 1)),
+        # The send was posted, so that the receive may well have ended.
+        ((pair(2, "send 1->0", "scheduled"),), (0,)),
+    ],
+)
+def test_a_receive_that_nobody_sent_for_did_not_end(second: tuple[dict[str, Any], ...], roots: tuple[int, ...]) -> None:
+    dumps = [
+        dump(0, WORLD, pair(1, "recv 0<-1", "completed", retired=False)),
+        dump(1, WORLD, pair(1, "recv 1<-0", "scheduled"), *second),
+        dump(2, WORLD),
+    ]
+    group = next(group for group in join(dumps).groups if group.name == "1")
+    assert group.present[1].roots == roots
+
+
+def test_a_send_may_end_before_anybody_receives_it() -> None:
+    dumps = [
+        dump(0, WORLD, pair(1, "send 0->1", "completed", retired=False)),
+        dump(1, WORLD, pair(1, "recv 1<-2", "scheduled")),
+        dump(2, WORLD),
+    ]
+    group = next(group for group in join(dumps).groups if group.name == "1")
+    assert not group.present[0].pending

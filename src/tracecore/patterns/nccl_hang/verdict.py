@@ -116,8 +116,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def crossed(self) -> bool:
-        """Return whether the ranks in sends and receives wait only for each other."""
-        return self.is_p2p and bool(self.culprits) and set(self.looked_for) == set(self.hanging_ranks)
+        """Return whether the ranks at the ends of the chains of sends and receives wait for each other."""
+        circle = len(self.culprits) > 1 or set(self.looked_for) == set(self.hanging_ranks)
+        return self.is_p2p and bool(self.culprits) and circle and set(self.looked_for) <= set(self.hanging_ranks)
 
     @property
     def _dumped(self) -> bool:
@@ -172,7 +173,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 where = f", behind seq {self.origin[1]} of {self.origin[0]}, where" if self.origin else ":"
                 return f"{head}{where} {named(different)} called something else"
             if self.crossed:
-                return f"{head}: they wait for each other"
+                everybody = set(self.looked_for) == set(self.hanging_ranks)
+                return f"{head}: {'they' if everybody else named(self.looked_for)} wait for each other"
             if self.is_p2p:
                 return f"{head}: they wait for {named(never)}"
             if self.origin:
@@ -223,7 +225,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         steps = [lines.told() for lines in wrote if lines.doing is not None]
         said = len(steps)
         if self.crossed:
-            calls = [fact for fact in self.hanging if isinstance(fact, CollectiveEntry) and fact.is_p2p]
+            circle = [fact for fact in self.hanging if fact.rank in self.looked_for]
+            calls = [fact for fact in circle if isinstance(fact, CollectiveEntry) and fact.is_p2p]
             told = [f"rank {c.rank} {called(c)}{f' at {c.frame}' if c.frame else ''}" for c in calls[:3]]
             what = f": {'; '.join(told)}" if told else ""
             steps.append(

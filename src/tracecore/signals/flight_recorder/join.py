@@ -291,6 +291,7 @@ def _match_pairs(state: GroupState, parts: list[_Part]) -> None:
     dumps have all entries since the start.
     """
     whole = {part.dump.rank: part for part in parts if not part.dump.wrapped}
+    _reopen_receives(state, whole)
     still_open = {rank: Counter(entry.name for entry in member.pending) for rank, member in state.present.items()}
     for rank, member in state.present.items():
         if rank not in whole:
@@ -309,6 +310,20 @@ def _match_pairs(state: GroupState, parts: list[_Part]) -> None:
             elif posted - still_open[peer][other_half] >= number:
                 answered.add(entry.record_id)
         member.unmatched, member.answered = frozenset(unmatched), frozenset(answered)
+
+
+def _reopen_receives(state: GroupState, whole: Mapping[int, _Part]) -> None:
+    """Undo false completions of receives (see `_undo_aborted`): those whose send was never posted."""
+    for rank, member in state.present.items():
+        last = member.latest
+        if rank not in whole or last is None or not (last.is_p2p and last.done and last.retired is False):
+            continue
+        peer, other_half = peer_of(state, last), other_half_of(last.name)
+        # A send may end before it is received.
+        if peer is None or peer not in whole or other_half is None or operation_of(last.name).startswith("send"):
+            continue
+        if _count(whole[peer], other_half) < _count(whole[rank], last.name):
+            member.pending = sorted([*member.pending, last], key=_recorded)
 
 
 def _count(part: _Part, name: str) -> int:
