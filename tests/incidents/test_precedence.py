@@ -468,6 +468,16 @@ def the_others_wait() -> Iterator[Case]:
     shared = tuple(name for name in FATAL if name != "worker_crash")
     yield from pairs(shared, start, None, (seen(10, **line),), (seen(10, **line),))
 
+    unable = "its collective failed of what kept it from joining the others"
+    words = {
+        "cause_fields": {"discriminator": "socket_ifname_mismatch"},
+        "effect_fields": {"exception__type": "torch.distributed.DistBackendError"},
+    }
+    yield from by_bond(start, ("worker_crash",), unable, "node?", **words)
+    yield from pairs(start, ("worker_crash",), unable, (about(20 + LATE),), (about(20),), **words)
+    words["cause_fields"] = {"discriminator": "rendezvous_unreachable"}
+    yield from pairs(start, ("worker_crash",), None, (about(10),), (about(20),), **words)
+
     stuck = "a rank that is stuck there cannot join the collective"
     hangs, waits = ("checkpointer_hang", "dataloader_hang"), ("nccl_hang", "straggler")
     yield from pairs(hangs, waits, stuck, (about(90, rank=3),), (about(20, rank=3),), ranks=((3,), (3,)))

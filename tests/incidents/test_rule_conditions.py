@@ -211,6 +211,10 @@ def test_a_crash_that_is_a_failure_to_join_does_not_explain_that_failure() -> No
     assert not rule_conditions.missing(touch(Joining(time=T0, source=place("r.log"))), join)
     assert not rule_conditions.missing(touch(seen(5, path="j.log")), join)
     assert rule_conditions.missing(touch(seen(5, path="j.log", line=3)), join)
+    crash = touch(seen(5, path="r.log"), exception__type="torch.distributed.DistBackendError")
+    for why, holds in (("socket_ifname_mismatch", False), ("setup_failed", False), ("unknown", True)):
+        unable = touch(seen(10, path="j.log"), name="nccl_bootstrap", discriminator=why)
+        assert rule_conditions.missing(crash, unable) == holds
 
 
 @pytest.mark.parametrize(

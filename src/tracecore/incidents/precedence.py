@@ -337,6 +337,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("nccl_bootstrap",),
+        effects=("worker_crash",),
+        bonds=("node?",),
+        reason="its collective failed of what kept it from joining the others",
+        test=when.unable_to_join,
+        before=False,
+    ),
+    Rule(
         causes=FATAL,
         effects=("nccl_bootstrap",),
         bonds=("job",),

@@ -170,7 +170,15 @@ def _place(hang: Footprint) -> tuple[bool, int, int, str]:
 
 def missing(cause: Footprint, effect: Footprint) -> bool:
     """Whether the crash was no consequence of a failure to join."""
-    return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
+    joining = any(f.kind == "rendezvous_failure" for f in cause.evidence) or unable_to_join(effect, cause)
+    return not joining and not _joined(cause, effect)
+
+
+def unable_to_join(cause: Footprint, effect: Footprint) -> bool:
+    """Whether a collective failed of what the rank's own machine lacks to join the others."""
+    unable = cause.fields.get("discriminator") in ("socket_ifname_mismatch", "setup_failed")
+    kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
+    return unable and kind.startswith("Dist") and kind.endswith("Error")
 
 
 def _joined(cause: Footprint, effect: Footprint) -> bool:

@@ -335,6 +335,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self._apart:
             return Suspects(nodes=self._apart)
         failed = set(self.failed)
+        if not failed and self.discriminator == "socket_ifname_mismatch":
+            return Suspects.of([fact for fact in self.said if problem_of(fact) == NO_INTERFACE])
         entities = Suspects.of([fact for fact in self.evidence() if fact.rank in failed])
         return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)
 
