@@ -64,3 +64,12 @@ LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
     assert incident["headline"].startswith('ml/train-3 does not start: Failed to pull image "reg/train:1"')
     assert incident["suspects"]["pods"] == ["ml/train-3"]
     assert incident["failure"]["class"] == "infrastructure"
+
+
+def test_a_row_whose_cells_are_wider_than_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "events.txt").write_text("""\
+LAST SEEN   TYPE      REASON         OBJECT      MESSAGE
+10m         Normal    NodeNotReady   node/gpu-pool-d91   Node gpu-pool-d91 status is now: NodeNotReady
+""")
+    (incident,) = diagnose([tmp_path]).document()["incidents"]
+    assert incident["suspects"]["nodes"] == ["gpu-pool-d91"]

@@ -12,10 +12,12 @@ import pytest
 
 from tracecore.facts.network import LinkState, PortState
 from tracecore.facts.process import ExitStatus
+from tracecore.incidents import whereabouts
 from tracecore.incidents.building import _suspects, _transport
 from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.run import JobAttempt, JobRun
 from tracecore.patterns.contract import Suspects, rfc3339
+from tracecore.signals.bundle.placement import Placement
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -92,6 +94,34 @@ def test_ranks_are_known_by_where_they_run() -> None:
     assert suspected(touch(), known, ranks=(0,), nodes=("n1",)) == (0,)
     assert suspected(touch(), known, nodes=("n2",)) == ()
     assert suspected(touch(), None, nodes=("n1",)) == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost", "ranks"),
+    [
+        ({0: "a", 1: "a", 4: "c", 5: "c"}, "b", (2, 3)),
+        ({0: "a", 1: "a", 4: "c", 5: "c"}, "c.dc", ()),  # its ranks are known, and no others
+        ({0: "a", 1: "a", 5: "c", 6: "c"}, "b", ()),  # another machine may have one of the three
+        ({0: "a", 2: "a", 4: "c", 5: "c"}, "b", ()),  # they do not follow each other
+        ({0: "a", 1: "a"}, "b", ()),
+        ({}, "b", ()),
+    ],
+)
+def test_the_ranks_of_a_lost_machine_are_those_that_no_other_has(
+    nodes: dict[int, str], lost: str, ranks: tuple[int, ...]
+) -> None:
+    run = JobRun(attempts={}, end=0, placement=Placement(nodes=nodes))
+    suspects = Suspects(nodes=(lost,))
+    assert whereabouts.ranks_at(touch("host_lost"), suspects, attempt(6), run) == ranks
+    assert whereabouts.ranks_at(touch("pcie_aer"), suspects, attempt(6), run) == ()
+
+
+def test_pods_on_a_lost_machine_are_those_of_the_job() -> None:
+    run = JobRun(attempts={}, end=0, pod_nodes={"t-0": "a", "t-1": "b", "probe-1": "b"}, full_names={"t-1": "ml/t-1"})
+    known = attempt(pods={"ml/t-0"})
+    assert whereabouts.pods_on(touch("host_lost"), ("b",), known, run) == ("ml/t-1",)
+    assert whereabouts.pods_on(touch("gpu_fault"), ("b",), known, run) == ()
+    assert whereabouts.pods_on(touch("host_lost"), ("b",), attempt(), run) == ()
 
 
 def test_a_local_rank_counts_where_no_rank_is_known() -> None:

@@ -228,6 +228,6 @@ def _suspects(
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
-    pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run)
+    pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run) or whereabouts.pods_on(root, nodes, attempt, run)
     gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
     return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)

@@ -14,6 +14,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.incidents import rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.pattern_groups import CONDITIONS, STANDS_ALONE
+from tracecore.incidents.whereabouts import POD_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 #: A rank that makes a step so long after a death is not the one that died.
 WENT_ON: Final = 60_000_000_000
-#: What tells the pods of one job apart.
-_NUMBER: Final = re2.compile(r"-\d+$")
 #: Names in a sentence.
 _WORDS: Final = re2.compile(r"[\w.-]+")
 
@@ -69,7 +68,7 @@ def is_another_pods(t: Footprint, touches: Sequence[Footprint], attempt: JobAtte
     running = attempt.pods | attempt.places.keys()
     if not attempt.progress or not t.pods.isdisjoint(running):
         return False
-    alike = {_NUMBER.sub("", pod) for pod in t.pods} & {_NUMBER.sub("", pod) for pod in running}
+    alike = {POD_NUMBER.sub("", pod) for pod in t.pods} & {POD_NUMBER.sub("", pod) for pod in running}
     if alike and not any(o.name == "training_divergence" for o in touches):
         return False
     return any(o.verdict.role == "cause" and any(fact.layer == "stdout" for fact in o.evidence) for o in touches)

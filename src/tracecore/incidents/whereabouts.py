@@ -6,7 +6,10 @@ Where the files of the bundle leave one candidate, it is named; where they leave
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
+
+import re2
 
 from tracecore.facts.host import HostEvent
 from tracecore.facts.memory import OomKill
@@ -35,6 +38,8 @@ _MOST: Final = 16_384
 _GPUS: Final = 8
 #: Names that every machine has for itself.
 _HERE: Final = frozenset({"localhost", "127.0.0.1"})
+#: What tells the pods of one job apart.
+POD_NUMBER: Final = re2.compile(r"-\d+$")
 #: A task that hangs this long before or after storage stopped answering waits for it, nanoseconds.
 _NEAR: Final = 900 * 1_000_000_000
 
@@ -75,11 +80,41 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
         if root.name in _WHOLE or (suspects.gpus and listed):
             ranks |= listed
+        if root.name in _WHOLE and not ranks and len(names) == 1:
+            ranks |= _left_over(names, run)
         if root.name in OF_STORAGE:
             ranks |= listed & attempt.saving.keys()
         pods = {pod for pod, node in run.pod_nodes.items() if short(node) in names}
         ranks |= set(_of_pods(sorted(pods), attempt, run))
     return tuple(sorted(ranks)) if len(ranks) == 1 or not (suspects.gpus and suspects.nodes) else ()
+
+
+def _left_over(names: AbstractSet[str], run: JobRun) -> set[int]:
+    """Return the ranks that no machine has, where they are as many as each of the others has, and follow each other."""
+    placed = run.placement.nodes
+    world = max(placed, default=-1) + 1
+    others = Counter(map(short, placed.values()))
+    shares = set(others.values())
+    if not names.isdisjoint(others) or len(others) < 2 or len(shares) != 1 or world > _MOST:
+        return set()
+    gap = [rank for rank in range(world) if rank not in placed]
+    follow = len(gap) == shares.pop() and gap[-1] - gap[0] == len(gap) - 1
+    return set(gap) if follow else set()
+
+
+def pods_on(root: Footprint, nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the pods on lost machines that are named like those of the job that left lines."""
+    if root.name != "host_lost" or attempt is None or len(run.jobs()) > 1:
+        return ()
+    names = set(map(short, nodes))
+    alike = {_series(pod) for pod in attempt.pods}
+    there = [run.full_names.get(pod, pod) for pod, node in run.pod_nodes.items() if short(node) in names]
+    return tuple(sorted(pod for pod in there if _series(pod) in alike))
+
+
+def _series(pod: str) -> str:
+    """Return the name of a pod without its namespace and number; the pods of one job share it."""
+    return str(POD_NUMBER.sub("", pod.rpartition("/")[2]))
 
 
 def ranks_among(ranks: Iterable[int], nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:

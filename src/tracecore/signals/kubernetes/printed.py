@@ -95,7 +95,11 @@ def _event_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[st
         if line[:1] in "{[":
             row = flat_events.of_line(line) or {}
         else:
-            row = _dated_row(line) or (flat_events.completed(_row(line, columns)) if columns else _bare_row(line))
+            row = _dated_row(line)
+            if not row and (not columns or _is_torn(line, columns)):
+                row = _bare_row(line)
+            if not row and columns:
+                row = flat_events.completed(_row(line, columns))
         if row:
             yield here, row
 
@@ -199,6 +203,11 @@ def _columns(header: str) -> list[tuple[str, int]]:
 def _row(line: str, columns: list[tuple[str, int]]) -> dict[str, str]:
     ends = [start for _, start in columns[1:]] + [len(line)]
     return {name: line[start:end].strip() for (name, start), end in zip(columns, ends, strict=True)}
+
+
+def _is_torn(line: str, columns: list[tuple[str, int]]) -> bool:
+    """Whether a column begins within a word, as it does behind a cell that is wider than its column."""
+    return any(start < len(line) and " " not in line[start - 1 : start + 1] for _, start in columns[1:])
 
 
 #: A row whose header was cut off: perhaps a namespace, how long ago or the time of day, type, reason, object, message.
