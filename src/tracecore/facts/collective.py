@@ -38,7 +38,7 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
         timeout_ms: its timeout.
         behind: the rank is in this other operation, which waits for the one that `pg` and `seq` name.
         transfers: in an all-to-all that does not add up, the numbers of elements that differ for this rank.
-        misfit: the part of this rank is wrong, as far as known.
+        misfit: the part of this rank in it is wrong, as far as known; or the rank made a call of another group here.
         sent, expected: numbers of elements that it sends and expects there.
     """
 
@@ -203,15 +203,18 @@ def sides_of(entries: Iterable[CollectiveEntry]) -> dict[str, list[CollectiveEnt
         sides.setdefault(words if whole else words.partition("|")[0], []).append(entry)
     for side in sides.values():
         side.sort(key=lambda entry: (entry.rank is None, entry.rank))
-    return dict(sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0])))
+    return dict(
+        sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].misfit, item[1][0].rank or 0, item[0]))
+    )
 
 
 def odd_ones(sides: dict[str, list[CollectiveEntry]]) -> list[CollectiveEntry]:
-    """Return the entries of the minority, or of all ranks if the two largest sides have the same size."""
+    """Return the entries of the minority. If two sides are even: the one whose call is wrong, else all ranks."""
     ordered = list(sides.values())
     if len(ordered) < 2:
         return []
-    odd = ordered[1:] if len(ordered[1]) < len(ordered[0]) else ordered
+    wrong = ordered[1][0].misfit and not ordered[0][0].misfit
+    odd = ordered[1:] if wrong or len(ordered[1]) < len(ordered[0]) else ordered
     return sorted((entry for side in odd for entry in side), key=lambda entry: entry.rank or 0)
 
 

@@ -6,7 +6,7 @@ makes facts only about ranks that wait, fell behind, called another operation or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tracecore.signals.flight_recorder.raw_entries import StackFrame
     from tracecore.signals.flight_recorder.state import Disagreement, GroupMember, GroupState, JoinedDumps
 
+#: Ranks by a line of user code and the group in which they called from there.
+Lines: TypeAlias = dict[str, dict[str, set[int]]]
 #: Frames of the framework and the interpreter are not user code.
 _LIBRARY: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/", "<string>", "<frozen ", "/ray/")
 
@@ -46,6 +48,7 @@ def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], DumpEntry | 
     facts: list[Fact] = []
     descriptions = {group.label: group.desc for group in joined.groups}
     hangs = any(group.open for group in joined.groups)
+    lines = _lines(joined)
     for group in joined.groups:
         if group.interesting:
             facts.extend(_progress(group, joined, descriptions))
@@ -54,7 +57,7 @@ def facts_of(joined: JoinedDumps, reread: Callable[[str, str, int], DumpEntry | 
             facts.extend(_exchanging(group, joined, found))
             # A disagreement that ended on all ranks is no reason to wait. It counts only if no collective is open.
             differs = group.disagreement or (group.settled if not hangs else None)
-            facts.extend(_disagreeing(group, joined, reread, differs))
+            facts.extend(_disagreeing(group, joined, reread, differs, lines))
         facts.extend(_arrivals(group))
     facts.extend(_scattered(joined))
     facts.extend(_crossed(joined))
@@ -231,9 +234,11 @@ def _disagreeing(
     joined: JoinedDumps,
     reread: Callable[[str, str, int], DumpEntry | None] | None,
     found: Disagreement | None,
+    lines: Lines,
 ) -> Iterator[CollectiveEntry]:
     if found is None:
         return
+    strays = _strays(group, joined, found, lines)
     for side in found.sides:
         for place, rank in enumerate(side.ranks):
             member = group.present[rank]
@@ -256,7 +261,43 @@ def _disagreeing(
                 frame=user_frame(entry.frames) if entry else None,
                 final=True,
                 timeout_ms=entry.timeout_ms if entry else None,
+                misfit=rank in strays,
             )
+
+
+def _lines(joined: JoinedDumps) -> Lines:
+    """Return the ranks by line of user code and by group, as people call it, where calls of two sides are even."""
+    found: Lines = {}
+    if not any(map(_is_even, joined.groups)):
+        return found
+    for group in joined.groups:
+        for member in group.present.values():
+            for entry in (member.entry, member.last):
+                frame = user_frame(entry.frames) if entry is not None else None
+                if frame is not None:
+                    found.setdefault(frame, {}).setdefault(group.desc, set()).add(member.rank)
+    return found
+
+
+def _is_even(group: GroupState) -> bool:
+    """Whether no side of a disagreement is smaller than another."""
+    return group.disagreement is not None and len({len(side.ranks) for side in group.disagreement.sides}) == 1
+
+
+def _strays(group: GroupState, joined: JoinedDumps, found: Disagreement, lines: Lines) -> set[int]:
+    """Return the ranks that called here, of two even sides, what all other ranks call in another kind of group."""
+    if not group.desc or found is not group.disagreement or not _is_even(group):
+        return set()
+    strays: set[int] = set()
+    for side in found.sides:
+        own = set(side.ranks)
+        entries = [group.present[rank].entry for rank in side.ranks]
+        frames = {user_frame(entry.frames) for entry in entries if entry is not None and entry.seq == found.seq}
+        used = lines.get(frames.pop() or "", {}) if len(frames) == 1 else {}
+        others = {rank for desc, ranks in used.items() if desc and desc != group.desc for rank in ranks}
+        if used.get(group.desc, own) <= own and others >= set(joined.ranks) - own:
+            strays |= own
+    return strays if len(strays) < sum(len(side.ranks) for side in found.sides) else set()
 
 
 def _arrivals(group: GroupState) -> Iterator[Arrival]:

@@ -159,7 +159,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return {"nccl.fr.pg_id": self.pg, "nccl.fr.collective_seq_id": self.seq}
 
     def _even(self) -> bool:
-        return not self.transfers and len(self.sides[0]) == len(self.sides[1])
+        even = not self.transfers and len(self.sides[0]) == len(self.sides[1])
+        return even and len(self.odd) > len(self.sides[1])
 
 
 class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
