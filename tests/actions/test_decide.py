@@ -42,9 +42,9 @@ STOP, LOST, ENDED, PASSED_ON = said("cancelled", 9), said("peer_lost", 9), said(
         (1, None, None, "Unheard", [CAUSE], "memory_kill", "the first line that explains the end"),
         # A kill, and who says why.
         (137, "SIGKILL", None, None, [LOST, CAUSE], "memory_kill", "killed by SIGKILL, and this line says why"),
-        (137, "SIGKILL", None, None, [said("memory_kill", survived="x")], "killed", "and nothing says by whom"),
+        (137, "SIGKILL", None, None, [said("memory_kill", survived="x")], "killed", "; the sender is unknown"),
         (137, "SIGKILL", None, None, [STOP], "cancelled", "after a stop was asked for"),
-        (137, "SIGKILL", None, None, [LOST], "killed", "and nothing says by whom"),
+        (137, "SIGKILL", None, None, [LOST], "killed", "; the sender is unknown"),
         # Lines, then the exit status.
         (1, None, None, None, [LOST], "peer_lost", "a failure that follows from another"),
         (143, "SIGTERM", None, None, [ENDED], "asked_to_end", "it says only that it ended"),
@@ -52,7 +52,7 @@ STOP, LOST, ENDED, PASSED_ON = said("cancelled", 9), said("peer_lost", 9), said(
         (1, None, None, None, [PASSED_ON], "passed_on", "it ended with exit status 1"),
         (126, None, None, None, [PASSED_ON], "not_executable", "it ended with exit status 126"),
         (None, None, None, None, [PASSED_ON], "passed_on", "it says only that it ended"),
-        (1, None, None, None, [], "exited", "it ended with exit status 1, and nothing in its log says why"),
+        (1, None, None, None, [], "exited", "it ended with exit status 1; its log does not show why"),
         # It ended well, or nothing is known.
         (0, None, None, None, [], None, "it ended with exit status 0"),
         (0, None, None, None, [ENDED], None, "it ended with exit status 0"),

@@ -95,7 +95,7 @@ def test_a_table_shows_a_gpu_that_does_not_answer(tmp_path: Path) -> None:
     table = "index, pci.bus_id, temperature.gpu\n0, 00000000:07:00.0, 61\n1, 00000000:0B:00.0, [GPU is lost]\n"
     document = diagnosed(tmp_path, {"smi.csv": table})
     assert root(document) == "gpu_fault"
-    assert document["incidents"][0]["headline"] == "GPU 0000:0b:00.0 is lost, as nvidia-smi shows"
+    assert document["incidents"][0]["headline"] == "GPU 0000:0b:00.0 is lost, according to nvidia-smi"
 
 
 STEPS = "".join(f"2026-05-20 08:00:{second:02d} step {second} loss 2.31\n" for second in range(0, 50, 5))
@@ -109,7 +109,7 @@ def test_a_gpu_that_is_gone_beside_a_run_that_is_well_is_a_note(tmp_path: Path) 
         )
         assert not document["incidents"]
         assert any(
-            note.startswith("A condition of a GPU, and nothing ties it to the job") for note in document["notes"]
+            note.startswith("A condition of a GPU, and nothing links it to the job") for note in document["notes"]
         )
 
 

@@ -186,14 +186,14 @@ def test_one_rank_that_gave_up_is_a_hang_without_a_culprit(tmp_path: Path) -> No
     said = answer(tmp_path, train=WATCHDOG.format(1))
     assert root(said) == "nccl_hang"
     assert said.incidents[0].suspects.ranks == ()
-    assert "whom it waits for" in said.incidents[0].headline
+    assert "which rank it waits for" in said.incidents[0].headline
 
 
 def test_ranks_that_nobody_names_hang(tmp_path: Path) -> None:
     said = answer(tmp_path, train=f"{STEPS}{STALLED}")
     assert root(said) == "nccl_hang"
     assert said.incidents[0].suspects.ranks == ()
-    assert "which, or whom they wait for" in said.incidents[0].headline
+    assert "which ranks, or which rank they wait for" in said.incidents[0].headline
     assert "with this one" in said.document()["incidents"][0]["remediation"]
 
 

@@ -55,7 +55,7 @@ CRASH = (
 def test_a_volume_of_another_pod_is_not_why_a_job_failed(tmp_path: Path, pod: str, end: str, root: str) -> None:
     found, said = told(tmp_path, {"llm-w-0.log": STEPS + end, "events.txt": EVENTS.format(pod)})
     assert found == root
-    noted = any(note.startswith("Of a pod that is not known to be the job's") for note in said.notes)
+    noted = any(note.startswith("About a pod that may not belong to the job") for note in said.notes)
     assert noted is (root != "storage_failure")
 
 
@@ -72,4 +72,4 @@ def test_a_volume_of_another_pod_is_not_why_a_job_failed(tmp_path: Path, pod: st
 def test_an_autoscaler_stops_only_jobs_on_the_node_that_it_takes_away(tmp_path: Path, log: str, stopped: bool) -> None:
     found, said = told(tmp_path, {"llm-w-0.log": STEPS, "autoscaler.log": log})
     assert (found == "planned_stop") is stopped
-    assert any(note.startswith("Nothing ties it to the job: stop requested") for note in said.notes) is not stopped
+    assert any(note.startswith("Nothing links it to the job: stop requested") for note in said.notes) is not stopped

@@ -41,7 +41,7 @@ def test_a_crash_explains_the_hang_of_those_that_waited_for_it() -> None:
     assert roots(finding) == ["worker_crash"]
     incident = finding.incidents[0]
     assert [e.id for e in incident.symptoms] == [hang.id]
-    assert incident.edges[0].reason == "rank 3 had failed, and the others waited for it in their next collective"
+    assert incident.edges[0].reason == "rank 3 had failed, so the next collective could not complete"
     assert incident.suspects.ranks == (3,)
 
 
@@ -60,7 +60,7 @@ def test_a_rank_killed_after_the_others_had_given_up_is_not_why_they_hung() -> N
     crash = verdict("worker_crash", 90, seen(90, rank=3), ranks=[3], tracecore__process__signal="SIGKILL")
     finding = judge([hang, crash], FAILED)
     assert roots(finding) == ["nccl_hang"]
-    assert [other.reason for other in finding.incidents[0].alternatives] == ["it came 50 s after nccl_hang"]
+    assert [other.reason for other in finding.incidents[0].alternatives] == ["it began 50 s after nccl_hang"]
 
 
 def test_an_error_of_the_rank_that_did_not_come_says_why_although_it_is_late() -> None:
@@ -148,7 +148,7 @@ def test_a_run_that_ended_well_has_no_incident_but_a_note() -> None:
     crash = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
     finding = judge([crash], ended({0: 0, 3: 0}))
     assert finding.incidents == []
-    assert finding.notes == ["Overcome, the run finished: worker_crash of [3]"]
+    assert finding.notes == ["Not fatal, the run finished: worker_crash of [3]"]
 
 
 def test_what_stands_by_itself_is_said_of_a_healthy_run_too() -> None:
@@ -345,7 +345,7 @@ def test_watchdogs_that_ended_the_ranks_that_waited_are_no_reason() -> None:
     )
     abort = FatalSignal(time=T0 + 6, source=place("out.log", 2), rank=1, signal="SIGABRT", approximate=True)
     (incident,) = judge([], [report, abort]).incidents
-    assert incident.headline == "Rank 1 waited too long in ALLREDUCE seq 7, and nothing read here says for whom"
+    assert incident.headline == "Rank 1 waited too long in ALLREDUCE seq 7; the logs do not show for which rank"
     assert incident.suspects.ranks == ()
 
 
@@ -353,18 +353,18 @@ def test_a_rank_that_only_lost_somebody_says_whom() -> None:
     abort = WatchdogReport(time=T0, source=place("out.log", 1), rank=5, report="abort")
     lost = NcclError(time=T0, source=place("out.log", 2), rank=5, error="remote_error", peer="10.1.2.3<49901>")
     (incident,) = judge([], [abort, lost]).incidents
-    assert incident.headline.startswith("Rank 5 lost its connection to 10.1.2.3<49901>, and nothing read here says why")
+    assert incident.headline.startswith("Rank 5 lost its connection to 10.1.2.3<49901>; the logs do not show why")
     assert incident.suspects.ranks == ()
     waits = NcclError(time=T0, source=place("out.log", 3), rank=0, error="horovod_stall", peer="rank 1, 3")
     (incident,) = judge([], [waits]).incidents
-    assert incident.headline == "Ranks wait in Horovod for ranks 1 and 3, and nothing read here says why"
+    assert incident.headline == "Ranks wait in Horovod for ranks 1 and 3; the logs do not show why"
     assert incident.suspects.ranks == (1, 3)
 
 
 def test_whom_one_rank_alone_says_it_waited_for_is_looked_at() -> None:
     waited = WatchdogReport(time=T0, source=place("out.log", 1), report="timeout", missing=(5,))
     (incident,) = judge([], [waited, *steps(-700, -690), *ended({0: 1})]).incidents
-    assert incident.headline == "Rank 5 did not come where the others waited, and nothing read here says why"
+    assert incident.headline == "Rank 5 did not reach the point where the others waited; the logs do not show why"
     assert incident.suspects.ranks == (5,)
 
 
@@ -372,7 +372,7 @@ def test_memory_that_ran_out_for_somebody_else_is_told_beside_a_run_that_goes_on
     kill = verdict("host_oom", 30, seen(30, pid=77, node="n1"))
     finding = judge([kill], steps(*range(0, 300, 10)))
     assert roots(finding) == []
-    assert finding.notes == ["Overcome, the run went on: host_oom of []"]
+    assert finding.notes == ["Not fatal, the run went on: host_oom of []"]
     # Who made no step since then may have been the one.
     assert roots(judge([kill], steps(0, 10, 20))) == ["host_oom"]
     assert roots(judge([verdict("host_oom", 30, seen(30, rank=0))], steps(*range(0, 300, 10)))) == ["host_oom"]
@@ -401,7 +401,7 @@ def test_a_stop_that_the_job_resumed_from_in_the_same_file_is_no_incident() -> N
     assert roots(judge([stop], [went(1), went(2), *ended({0: 0})])) == ["planned_stop"]
     resumed = judge([stop], [went(1), went(2), went(5), went(6), *ended({0: 0})])
     assert roots(resumed) == []
-    assert resumed.notes == ["Overcome, the run finished: planned_stop of []"]
+    assert resumed.notes == ["Not fatal, the run finished: planned_stop of []"]
 
 
 def test_a_storm_of_verdicts_is_bounded_and_says_so() -> None:

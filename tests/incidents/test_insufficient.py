@@ -22,7 +22,7 @@ from tracecore.signals.record import LAYERS
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from made_verdicts import SECOND, T0, ended, place
 
-SAYS_WHY = ", and nothing read here says why"
+SAYS_WHY = "; the logs do not show why"
 
 
 def told(facts: Sequence[Fact], lines: dict[int, LastLines] | None = None) -> tuple[str, tuple[int, ...]]:
@@ -52,9 +52,9 @@ def lost(rank: int) -> Fact:
 @pytest.mark.parametrize(
     ("codes", "headline", "ranks"),
     [
-        ({0: 1, 1: 1}, "2 of 2 ranks ended badly (exit status 1)", ()),
-        ({0: 0, 1: 3}, "1 of 2 ranks ended badly (exit status 3)", (1,)),
-        ({0: -6, 1: -6, 2: 3}, "3 of 3 ranks ended badly (2 with SIGABRT, 1 with exit status 3)", (2,)),
+        ({0: 1, 1: 1}, "2 of 2 ranks failed (exit status 1)", ()),
+        ({0: 0, 1: 3}, "1 of 2 ranks failed (exit status 3)", (1,)),
+        ({0: -6, 1: -6, 2: 3}, "3 of 3 ranks failed (2 with SIGABRT, 1 with exit status 3)", (2,)),
         ({0: 9}, "The job ended with exit status 9", ()),
     ],
 )
@@ -72,14 +72,14 @@ def test_ranks_that_did_not_come_are_named() -> None:
         return WatchdogReport(time=T0, source=source, rank=rank, report="timeout", seq=4, missing=missing)
 
     headline, ranks = told([report(0, 3), report(1, 3, 2), *ended({0: 1, 1: 1})])
-    assert headline == f"Ranks 2 and 3 did not come where the others waited{SAYS_WHY}"
+    assert headline == f"Ranks 2 and 3 did not reach the point where the others waited{SAYS_WHY}"
     assert ranks == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("codes", "how", "silent"),
     [
-        ({0: 1, 1: 1}, "said nothing after step 7", (2,)),
+        ({0: 1, 1: 1}, "logged nothing after step 7", (2,)),
         ({0: 1, 1: 1, 2: 0}, "ended before them, with status 0", (2,)),
     ],
 )
@@ -117,13 +117,15 @@ def test_a_checkpoint_that_began_is_the_last_word(savers: tuple[int, ...], who: 
         return CheckpointPhase(time=T0 + 5, source=source, rank=rank, phase="write", event="begin", step=7)
 
     facts = [*(step(rank) for rank in range(3)), *map(begins, savers), *ended(dict.fromkeys(range(3)))]
-    what = f"the last word of {who} is that a checkpoint began"
+    what = f"the last message of {who} says that a checkpoint began"
     assert told(facts) == (f"3 processes were still running when this was recorded, and {what}", suspects)
 
 
 def test_processes_that_are_still_there_may_be_at_work() -> None:
     headline, ranks = told([step(0, number=3), step(1, at=1, number=9), *ended({0: None, 1: None})])
-    alive = "2 processes were still running when this was recorded, hung or at work: nothing here tells which"
+    alive = (
+        "2 processes were still running when this was recorded; the logs do not show whether they were hung or at work"
+    )
     assert (headline, ranks) == (f"{alive}; the last step reported is 9", ())
     assert told([step(0), *ended({0: None})])[0].startswith("The process was still running")
 
@@ -138,7 +140,7 @@ def test_the_rank_that_says_what_it_does_is_named() -> None:
     said = {0: lines(0, None), 1: lines(1, "was reading data"), 2: lines(2, None)}
     headline, ranks = told(facts, said)
     assert ranks == (1,)
-    assert "after step 7 rank 1 was reading data (“busy 1”), and the others said nothing" in headline
+    assert "after step 7 rank 1 was reading data (“busy 1”), and the others logged nothing" in headline
     assert told(facts, {**said, 2: lines(2, "was reading data")})[1] == ()
     assert told([*facts, step(0, at=5, number=8)], said)[1] == ()
     assert told(facts, {rank: lines(rank, None) for rank in range(3)})[1] == ()

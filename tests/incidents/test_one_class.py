@@ -35,7 +35,7 @@ GOLDENS = sorted((ROOT / "src" / "tracecore" / "patterns").glob("*/cases/golden/
 CONTRADICTS = {
     "retry": re.compile(
         r"(?i)\bfix (?:the )?(?:code|data|program|it\b)|\bdo(?:es)? not (?:retry|help to)|\bnot retry"
-        r"|before (?:you )?(?:re)?start|\bbefore you submit again|will end the same way|raises it again"
+        r"|before (?:you )?(?:re)?start|\bbefore you submit again|will fail again|raises it again"
     ),
     "stop": re.compile(
         r"(?i)\bretry\b(?! (?:helps )?only)|\btry (?:it )?again\b|\bworth a retry\b|start again elsewhere"

@@ -332,13 +332,13 @@ def test_another_episode_begins_where_the_run_went_on_between(
     ("root", "primary", "why"),
     [
         (touch(name="nccl_hang"), touch(), "it is a symptom, and worker_crash is a cause in the same job"),
-        (touch(seen(12)), touch(seen(10)), "it came 2 s after worker_crash"),
+        (touch(seen(12)), touch(seen(10)), "it began 2 s after worker_crash"),
         (touch(seen(10)), touch(seen(10)),
-         "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
+         "nothing links it to the failure, and worker_crash takes precedence when times do not decide"),
         (touch(seen(12, approximate=True)), touch(seen(10)),
-         "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
+         "nothing links it to the failure, and worker_crash takes precedence when times do not decide"),
         (touch(), touch(name="nccl_hang"),
-         "nothing ties it to what failed, and nccl_hang goes first where times do not tell"),
+         "nothing links it to the failure, and nccl_hang takes precedence when times do not decide"),
     ],
 )  # fmt: skip
 def test_why_a_verdict_is_not_the_cause(root: Footprint, primary: Footprint, why: str) -> None:

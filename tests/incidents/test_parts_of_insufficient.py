@@ -58,7 +58,7 @@ def said(given: JobAttempt, **options: Any) -> tuple[str, tuple[int, ...]]:
     return incident.headline, incident.suspects.ranks
 
 
-WHY = "and nothing read here says why"
+WHY = "the logs do not show why"
 BAD = made(LauncherFailure, 20, launcher="torchrun", rank=1)
 
 
@@ -68,17 +68,17 @@ BAD = made(LauncherFailure, 20, launcher="torchrun", rank=1)
 @pytest.mark.parametrize(
     ("given", "headline", "ranks"),
     [
-        (attempt({-1: 1}), f"The job ended with exit status 1, {WHY}", ()),
-        (attempt({0: 1}), f"The job ended with exit status 1, {WHY}", ()),
-        (attempt({0: 1, 1: 0}), f"1 of 2 ranks ended badly (exit status 1), {WHY}", (0,)),
-        (attempt({0: 1, 1: 1}), f"2 of 2 ranks ended badly (exit status 1), {WHY}", ()),
-        (attempt({0: 1, 1: -6}), f"2 of 2 ranks ended badly (1 with exit status 1, 1 with SIGABRT), {WHY}", (0,)),
-        (attempt({0: -15, 1: -6}), f"2 of 2 ranks ended badly (1 with SIGTERM, 1 with SIGABRT), {WHY}", ()),
+        (attempt({-1: 1}), f"The job ended with exit status 1; {WHY}", ()),
+        (attempt({0: 1}), f"The job ended with exit status 1; {WHY}", ()),
+        (attempt({0: 1, 1: 0}), f"1 of 2 ranks failed (exit status 1); {WHY}", (0,)),
+        (attempt({0: 1, 1: 1}), f"2 of 2 ranks failed (exit status 1); {WHY}", ()),
+        (attempt({0: 1, 1: -6}), f"2 of 2 ranks failed (1 with exit status 1, 1 with SIGABRT); {WHY}", (0,)),
+        (attempt({0: -15, 1: -6}), f"2 of 2 ranks failed (1 with SIGTERM, 1 with SIGABRT); {WHY}", ()),
         (attempt({0: -11, 1: -2, 2: -1}),
-         f"3 of 3 ranks ended badly (1 with SIGSEGV, 1 with SIGINT, 1 with SIGHUP), {WHY}", (0,)),
-        (attempt({0: 1, 1: 0}, ranks={0, 1, 2}), f"1 of 3 ranks ended badly (exit status 1), {WHY}", (0,)),
-        (attempt({-1: 1, 0: 0}), f"The job ended with exit status 1, {WHY}", ()),
-        (attempt({0: 1, 1: 0}, ranks=set()), f"1 of 2 ranks ended badly (exit status 1), {WHY}", (0,)),
+         f"3 of 3 ranks failed (1 with SIGSEGV, 1 with SIGINT, 1 with SIGHUP); {WHY}", (0,)),
+        (attempt({0: 1, 1: 0}, ranks={0, 1, 2}), f"1 of 3 ranks failed (exit status 1); {WHY}", (0,)),
+        (attempt({-1: 1, 0: 0}), f"The job ended with exit status 1; {WHY}", ()),
+        (attempt({0: 1, 1: 0}, ranks=set()), f"1 of 2 ranks failed (exit status 1); {WHY}", (0,)),
     ],
 )  # fmt: skip
 def test_ranks_that_ended_badly(given: JobAttempt, headline: str, ranks: tuple[int, ...]) -> None:
@@ -89,7 +89,7 @@ def test_without_statuses_the_first_bad_word_is_told() -> None:
     later = made(FatalSignal, 30, signal="SIGSEGV", rank=2)
     incident = told(attempt(bad=[later, BAD]))
     assert incident is not None
-    assert incident.headline == f"Something failed, and nothing read here says why: {BAD.describe()}"
+    assert incident.headline == f"Something failed; the logs do not show why: {BAD.describe()}"
     assert incident.suspects.ranks == (1,)
     assert incident.evidence == (BAD, later)
 
@@ -117,7 +117,10 @@ def test_of_exceptions_those_after_the_last_step_are_shown() -> None:
 @pytest.mark.parametrize("codes", [{}, {0: 1}, {0: None}])
 def test_ranks_that_others_miss_are_told_of_unless_the_run_finished(codes: dict[int, int | None]) -> None:
     stalls = [timeout(0, missing=(3, 2)), timeout(1)]
-    assert said(attempt(codes, stalls=stalls)) == (f"Ranks 2 and 3 did not come where the others waited, {WHY}", (2, 3))
+    assert said(attempt(codes, stalls=stalls)) == (
+        f"Ranks 2 and 3 did not reach the point where the others waited; {WHY}",
+        (2, 3),
+    )
     assert told(attempt({0: 0}, stalls=stalls)) is None
 
 
@@ -149,21 +152,21 @@ GONE = "Ranks 0 and 1 lost their connections, and rank 2"
 @pytest.mark.parametrize(
     ("codes", "changes", "told_of"),
     [
-        ({0: 1, 1: 1}, {}, f"{GONE} left nothing to read"),
+        ({0: 1, 1: 1}, {}, f"{GONE} left no log"),
         ({0: 1, 1: 1, 2: 0}, {}, f"{GONE} ended before them, with status 0"),
         ({0: 1, 1: 1, 2: 1}, {}, None),
-        ({0: 1, 1: 1}, {"ranks": {0, 1}, "unseen": {2}}, f"{GONE} left nothing to read"),
+        ({0: 1, 1: 1}, {"ranks": {0, 1}, "unseen": {2}}, f"{GONE} left no log"),
         (
             {0: 1, 1: 1},
             {"ranks": {0, 1, 2, 3}},
-            "Ranks 0 and 1 lost their connections, and ranks 2 and 3 left nothing to read",
+            "Ranks 0 and 1 lost their connections, and ranks 2 and 3 left no log",
         ),
         ({0: 1, 1: 1}, {"ranks": {0, 1, 2, 3, 4}}, None),
         ({0: 1, 1: 1}, {"lost": {}}, None),
         ({0: 1, 1: 1}, {"bad": [made(FatalSignal, signal="SIGABRT", rank=2)]}, None),
-        ({0: 1, 1: 1}, {"bad": [made(FatalSignal, signal="SIGABRT", rank=1)]}, f"{GONE} left nothing to read"),
+        ({0: 1, 1: 1}, {"bad": [made(FatalSignal, signal="SIGABRT", rank=1)]}, f"{GONE} left no log"),
         ({0: 1, 1: 1}, {"exceptions": [made(ExceptionRaised, type="E", rank=2)]}, None),
-        ({0: 1, 1: 1}, {"exceptions": [made(ExceptionRaised, type="E")]}, f"{GONE} left nothing to read"),
+        ({0: 1, 1: 1}, {"exceptions": [made(ExceptionRaised, type="E")]}, f"{GONE} left no log"),
     ],
 )
 def test_who_left_nothing_was_at_the_other_end(
@@ -179,7 +182,7 @@ def test_who_left_nothing_was_at_the_other_end(
 def test_many_ranks_are_counted() -> None:
     given = {"lost": lost(*range(9)), "ranks": set(range(10))}
     headline, _ = said(attempt(dict.fromkeys(range(9), 1), **given))
-    assert headline == "9 ranks (0, 1, 2, …) lost their connections, and rank 9 left nothing to read"
+    assert headline == "9 ranks (0, 1, 2, …) lost their connections, and rank 9 left no log"
 
 
 # -- stacks ------------------------------------------------------------------------------------------------------------
@@ -212,21 +215,20 @@ def saving(*ranks: int) -> dict[int, CheckpointPhase]:
     return {rank: made(CheckpointPhase, phase="write", event="begin", rank=rank) for rank in ranks}
 
 
-SAVES = "still running when this was recorded, and the last word of"
+HUNG = "2 processes were still running when this was recorded; the logs do not show whether they were hung or at work"
+SAVES = "still running when this was recorded, and the last message of"
 
 
 @pytest.mark.parametrize(
     ("changes", "headline", "ranks"),
     [
-        ({"saving": saving(1)}, f"2 processes were {SAVES} rank 1 is that a checkpoint began", (1,)),
-        ({"saving": saving(0, 1)}, f"2 processes were {SAVES} ranks 0, 1 is that a checkpoint began", (0,)),
-        ({"saving": saving(-1)}, f"2 processes were {SAVES} the process is that a checkpoint began", ()),
-        ({"stalls": [made(StepStalled, no_progress_s=60.0, step=7)]}, f"No progress past step 7 for 60 s, {WHY}", ()),
+        ({"saving": saving(1)}, f"2 processes were {SAVES} rank 1 says that a checkpoint began", (1,)),
+        ({"saving": saving(0, 1)}, f"2 processes were {SAVES} ranks 0, 1 says that a checkpoint began", (0,)),
+        ({"saving": saving(-1)}, f"2 processes were {SAVES} the process says that a checkpoint began", ()),
+        ({"stalls": [made(StepStalled, no_progress_s=60.0, step=7)]}, f"No progress past step 7 for 60 s; {WHY}", ()),
         ({"last_steps": {0: step(0, 7), 1: step(1, 9)}},
-         "2 processes were still running when this was recorded, hung or at work: nothing here tells which; the last "
-         "step reported is 9", ()),
-        ({"last_steps": {0: step(0, None)}},
-         "2 processes were still running when this was recorded, hung or at work: nothing here tells which", ()),
+         f"{HUNG}; the last step reported is 9", ()),
+        ({"last_steps": {0: step(0, None)}}, HUNG, ()),
     ],
 )  # fmt: skip
 def test_processes_that_had_not_ended(changes: dict[str, Any], headline: str, ranks: tuple[int, ...]) -> None:
@@ -270,11 +272,11 @@ def test_last_lines_are_asked_of_so_many_ranks(number: int, busy: bool) -> None:
     ("stalls", "headline"),
     [
         ([made(StepStalled, no_progress_s=5.0, step=1), made(StepStalled, no_progress_s=60.0)],
-         f"No progress for 60 s, {WHY}"),
-        ([timeout(1, seq=3)], "Rank 1 waited too long in a collective seq 3, and nothing read here says for whom"),
-        ([timeout(1), timeout(2)], "2 ranks waited too long in a collective, and nothing read here says for whom"),
-        ([timeout(op="X")], "Some ranks waited too long in X, and nothing read here says for whom"),
-        ([timeout(1), made(StepStalled, 1, no_progress_s=60.0)], f"No progress for 60 s, {WHY}"),
+         f"No progress for 60 s; {WHY}"),
+        ([timeout(1, seq=3)], "Rank 1 waited too long in a collective seq 3; the logs do not show for which rank"),
+        ([timeout(1), timeout(2)], "2 ranks waited too long in a collective; the logs do not show for which rank"),
+        ([timeout(op="X")], "Some ranks waited too long in X; the logs do not show for which rank"),
+        ([timeout(1), made(StepStalled, 1, no_progress_s=60.0)], f"No progress for 60 s; {WHY}"),
     ],
 )  # fmt: skip
 def test_a_stall_is_told_by_its_length_or_by_who_waited(stalls: list[Fact], headline: str) -> None:
@@ -308,7 +310,7 @@ def test_so_many_facts_are_shown() -> None:
 @pytest.mark.parametrize(
     ("missing", "state", "ranks", "words"),
     [
-        ((), "failed", (), ["All layers were there"]),
+        ((), "failed", (), ["All layers of logs were read"]),
         ((), "unended", (), ["py-spy dump"]),
         ((), "failed", (3,), ["Look at rank 3 first: its output, its exit status, the kernel log of its host."]),
         ((), "failed", (3, 4), ["their output, their exit status, the kernel log of their hosts."]),
@@ -349,7 +351,7 @@ def test_an_xid_alone_says_what_it_means_and_where_it_was() -> None:
     assert incident.advice.startswith("NVIDIA's advice for this Xid: restart the job; the GPU needs no reset.")
     unknown = left(made(Xid, code=9999))
     assert unknown is not None
-    assert unknown.headline == "Xid 9999: no catalogue here has it. The logs do not show whether the run survived this"
+    assert unknown.headline == "Xid 9999: its meaning is unknown. The logs do not show whether the run survived this"
     assert left(made(NcclError, error="x"), XID).headline.startswith("Xid 79 (")
 
 
@@ -358,14 +360,14 @@ def test_an_xid_alone_says_what_it_means_and_where_it_was() -> None:
     [
         ([PCIE], 0, "the logs do not show whether the run survived this"),
         ([made(NcclError, error="x"), PCIE], 1, "the logs do not show whether the run survived this"),
-        ([BAD], 0, "nothing read here says why"),
-        ([made(NcclError, error="x"), timeout(1)], 0, "nothing read here says why"),
+        ([BAD], 0, "the logs do not show why"),
+        ([made(NcclError, error="x"), timeout(1)], 0, "the logs do not show why"),
     ],
 )
 def test_what_speaks_of_a_failure_by_itself_is_told(trouble: list[Fact], first: int, unsaid: str) -> None:
     incident = left(*trouble)
     assert incident is not None
-    assert incident.headline == f"Something failed, and {unsaid}: {trouble[first].describe()}"
+    assert incident.headline == f"Something failed; {unsaid}: {trouble[first].describe()}"
     assert incident.evidence[0] == trouble[first]
     assert len(incident.evidence) == len(trouble)
 
@@ -391,16 +393,16 @@ def test_where_everybody_complains_nobody_is_suspected(ranks: set[int], suspects
     ("fact", "headline"),
     [
         (made(NcclError, error="connect_failed", peer="n2", rank=1),
-         "Rank 1 could not reach n2, and nothing read here says why: the log of the process there would"),
+         "Rank 1 could not reach n2; the logs do not show why (see the log of the process there)"),
         (made(NcclError, error="connection_closed", peer="n2"),
-         "A rank lost its connection to n2, and nothing read here says why: the log of the process there would"),
+         "A rank lost its connection to n2; the logs do not show why (see the log of the process there)"),
         (made(NcclError, error="horovod_stall", peer="3, 1"),
-         "Ranks wait in Horovod for ranks 1 and 3, and nothing read here says why"),
+         "Ranks wait in Horovod for ranks 1 and 3; the logs do not show why"),
         (made(NcclError, error="version_mismatch", detail="2.18"),
          "The collectives could not be set up: ranks run different versions of NCCL (2.18)"),
         (made(NcclError, error="nvls_error"), "The collectives could not be set up: NVLink SHARP could not be set up"),
         (made(NcclError, error="ib_completion_error", rank=3),
-         "A transfer between two ranks failed on the network, and nothing read here says why"),
+         "A transfer between two ranks failed on the network; the logs do not show why"),
         (made(WorkloadEvent, hint="backoff", pod="ml/a", reason="BackOff"), "ml/a does not start: BackOff"),
         (made(WorkloadEvent, hint="backoff", note="why"), "A pod does not start: why"),
     ],
@@ -414,7 +416,7 @@ def test_a_peer_a_library_or_a_pod_has_words_of_its_own(fact: Fact, headline: st
 def test_an_eviction_without_a_node_says_where_to_find_it() -> None:
     incident = left(made(PodEvicted, pod="ml/a"))
     assert incident is not None
-    assert incident.headline.endswith("Nothing read here names its node (`kubectl get events -o json` does)")
+    assert incident.headline.endswith("; the logs do not name its node (`kubectl get events -o json` does)")
 
 
 @pytest.mark.parametrize(

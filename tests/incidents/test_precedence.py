@@ -102,7 +102,7 @@ def hang(at: float, culprits: tuple[int, ...], waiting: tuple[int, ...], *facts:
 
 
 def one_event_seen_twice() -> Iterator[Case]:
-    same_loss = "it is the same loss, by somebody who does not name the node"
+    same_loss = "it is the same loss, reported without the name of the node"
     lost = ("host_lost",)
     yield from pairs(lost, lost, same_loss, (about(30, node="n1"),), (about(10, rank=2),))
     yield from pairs(lost, lost, None, (about(10, rank=2),), (about(30, node="n1"),))
@@ -117,7 +117,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, node="n2"),))
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, by_taint=False),))
 
-    same_link = "it is the same link, as NCCL tells it"
+    same_link = "it is the same link, as reported by NCCL"
     link = ("ib_link_flap",)
     told = PortState(time=T0, source=place("train.log"), node="n1", device="mlx5_0", port=1, state=1, process="n1:7")
     yield from pairs(link, link, same_link, (about(30, node="n1.example"),), (told,))
@@ -128,7 +128,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(link, link, None, (about(10, rank=2),), (about(30, node="n1"),))
     yield from pairs(link, link, None, (about(10, node="n2"),), (about(30, node="n1"),))
 
-    same_mount = "it is the same mount, by a line that does not name the pod"
+    same_mount = "it is the same mount, in a line that does not name the pod"
     storage = ("storage_failure",)
     mount = {"cause_fields": {"tracecore.storage.error": "mount_failed"}}
     mounts = {**mount, "effect_fields": {"tracecore.storage.error": "mount_failed"}}
@@ -144,7 +144,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(storage, storage, None, (about(1000, node="n1"),), (about(1000, node="n1"),), **mounts)
     yield from pairs(storage, storage, None, of_pod, (about(1000, node="n1"),), **mount)
 
-    same_kill = "it is the same kill, by somebody who does not name the process"
+    same_kill = "it is the same kill, reported without the name of the process"
     memory_kill = ("host_oom",)
     nobody = (about(10, node="n2"),)
     yield from pairs(memory_kill, memory_kill, same_kill, (about(30, pid=77),), nobody)
@@ -154,7 +154,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(memory_kill, memory_kill, None, (about(30, pid=77),), (about(10, pid=78),))
     yield from pairs(memory_kill, memory_kill, None, (about(30, pid=77),), (about(10, rank=4),), ranks=((), (4,)))
 
-    same_fault = "it is the same failure, by a line that does not name the GPU"
+    same_fault = "it is the same failure, in a line that does not name the GPU"
     fault = ("gpu_fault",)
     named, unnamed = about(10, gpu="0000:3b:00.0", node="n1"), about(10 - LATE + 1, node="n1")
     yield from pairs(fault, fault, same_fault, (named,), (unnamed,))
@@ -192,7 +192,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(fault, fault, None, (switch,), (lost_fan,))
     yield from pairs(fault, fault, None, (lost_fan,), (error,))
 
-    same_memory = "it is the same failure, by a line that names no rank"
+    same_memory = "it is the same failure, in a line that names no rank"
     oom = ("cuda_oom",)
     its = (about(10, rank=3),)
     yield from pairs(oom, oom, same_memory, its, (about(10 - LATE + 1),))
@@ -245,7 +245,7 @@ def one_event_seen_twice() -> Iterator[Case]:
 def deaths() -> Iterator[Case]:
     crash = ("worker_crash",)
     by_signal = {"tracecore__process__signal": "SIGKILL"}
-    taken = "its process was killed by that"
+    taken = "this kill or eviction ended its process"
     killers = ("host_oom", "pod_evicted")
     yield from by_bond(killers, crash, taken, "pod", "rank", "node?", "host", effect_fields=by_signal)
     on_node = (about(10, node="n1"),), (about(11, node="n1"),)
@@ -255,7 +255,7 @@ def deaths() -> Iterator[Case]:
     just = (about(20 + LATE - 1, node="n1"),), (about(20, node="n1"),)
     yield from pairs(killers, crash, taken, *just, effect_fields=by_signal)
 
-    further = "it is the same storage, which failed further"
+    further = "it is the same storage, which kept failing"
     storage = ("storage_failure",)
     for name in ("device", "path"):
         field = {f"tracecore__storage__{name}": "/mnt/data"}
@@ -266,7 +266,7 @@ def deaths() -> Iterator[Case]:
         yield from pairs(storage, storage, None, (about(31),), (about(30),), **both)
         yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(30, node="n2"),), **both)
         yield from pairs(storage, storage, None, (about(10),), (about(30),), cause_fields=field, effect_fields=other)
-    cut = "it is the same failed write, by a line that does not say why"
+    cut = "it is the same failed write, in a line that does not say why"
     full, part = {"tracecore__storage__error": "enospc"}, {"tracecore__storage__error": "write_failed"}
     why = {"cause_fields": full, "effect_fields": part}
     noticed = NOTICED // SECOND
@@ -276,7 +276,7 @@ def deaths() -> Iterator[Case]:
     yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(10, node="n2", rank=3),), **why)
     yield from pairs(storage, storage, None, (about(10, rank=2),), (about(10, rank=3),), ranks=((2,), (3,)), **why)
     yield from pairs(storage, storage, None, (about(30),), (about(10, rank=3),), cause_fields=full, effect_fields=full)
-    met = "n1 had lost its storage, and the program met that"
+    met = "n1 had lost its storage, and the program then reported it"
     evicted, eio = {"tracecore__storage__error": "evicted"}, {"tracecore__storage__error": "eio"}
     told = {"cause_fields": evicted, "effect_fields": eio}
     kernel, program = (about(100, node="n1"),), (about(400, rank=3),)
@@ -287,7 +287,7 @@ def deaths() -> Iterator[Case]:
     yield from pairs(storage, storage, None, kernel, (about(100 - LATE, rank=3),), **told)
     yield from pairs(storage, storage, None, (about(100),), program, **told)
     device = {"cause_fields": evicted | {"tracecore__storage__device": "lfs-OST0004"}, "effect_fields": eio}
-    unnamed = "a process had lost its storage, and the program met that"
+    unnamed = "a process had lost its storage, and the program then reported it"
     yield from pairs(storage, storage, unnamed, (about(100),), program, **device)
     yield from pairs(storage, storage, None, kernel, (about(400, rank=3, node="n2"),), **told)
     yield from pairs(storage, storage, None, (about(100, node="n1", rank=1),), program, ranks=((1,), (3,)), **told)
@@ -303,11 +303,11 @@ def deaths() -> Iterator[Case]:
     yield from by_bond(storage, hangs, under, "pod", "rank?", "node", "record")
     yield from pairs(storage, hangs, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
 
-    stopped = "its GPU had stopped working for it"
+    stopped = "its GPU had stopped working"
     gpus = ("gpu_fault", "hbm_ecc")
     yield from by_bond(gpus, crash, stopped, "pid", "gpu", "rank", "node?")
     yield from pairs(gpus, crash, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
-    program = "what it did on the GPU ended it"
+    program = "the error of the program on the GPU ended it"
     for error in ("CUDA error: misaligned address", "AcceleratorError"):
         its = {"effect_fields": {"exception__message": error}}
         yield from by_bond(("gpu_app_fault",), crash, program, "pid", "gpu", "rank", "node?", **its)
@@ -322,7 +322,7 @@ def deaths() -> Iterator[Case]:
         yield from pairs(told, crash, before, (about(10, **both),), (about(11, **both),))
         yield from pairs(told, crash, None, (about(11 + LATE, **both),), (about(11, **both),))
 
-    raised = "rank 3 raised after it had lost the connection to its data, so that no more was read"
+    raised = "rank 3 lost the connection to its data and raised an exception, so it read no more"
     loader = ("dataloader_hang",)
     yield from pairs(crash, loader, raised, (lost_peer(10, 3),), (about(12, rank=3),))
     yield from pairs(crash, loader, None, (lost_peer(10, 3),), (about(12, rank=4),))
@@ -339,7 +339,7 @@ def deaths() -> Iterator[Case]:
         yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"signal": signal})
     for kind in ("a.SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError"):
         yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"exception__type": kind})
-    taken = "the program only noticed that its processes were ended there"
+    taken = "the program only noticed that its processes there were stopped"
     lost = NodeReadiness(time=T0 + 11 * SECOND, source=place("train.log", 9), ready=False, reason="NodeDead")
     told = seen(10, path="train.log", line=7)
     for reason, why in (("time_limit", taken), ("cancelled", taken), ("preempted", taken), ("sigterm", None)):
@@ -357,8 +357,8 @@ def deaths() -> Iterator[Case]:
 def collectives() -> Iterator[Case]:
     crash = ("worker_crash",)
     mismatch = ("collective_mismatch",)
-    differ = "ranks called different collectives, so none of them can end"
-    same = "it is the same difference, as the watchdogs tell it"
+    differ = "ranks called different collectives, so none of these can complete"
+    same = "it is the same difference, as reported by the watchdogs"
     yield from pairs(mismatch, mismatch, same, (about(90),), (watchdog(20, 1),))
     yield from pairs(mismatch, mismatch, None, (watchdog(20, 1),), (about(90),))
     yield from pairs(mismatch, mismatch, None, (watchdog(20, 1),), (watchdog(21, 2),))
@@ -371,7 +371,7 @@ def collectives() -> Iterator[Case]:
         yield from pairs(
             mismatch, ("nccl_hang",), reason, (about(90),), (about(20),), cause_fields=at("0", 7), effect_fields=hung
         )
-        apart = "what ranks send is not what others expect, so the exchange does not end on all of them"
+        apart = "ranks send other sizes than their peers expect, so the exchange does not complete on all of them"
         yield from pairs(
             mismatch,
             ("nccl_hang",),
@@ -386,13 +386,13 @@ def collectives() -> Iterator[Case]:
         fields = {"differs": differs}
         yield from pairs(mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields)
     doubt = {"differs": "suspected"}
-    only = "NCCL only suspects it, of ranks that wait"
+    only = "NCCL only suspects a mismatch, because ranks wait"
     named_for_it = ("nccl_hang", *FATAL)
     yield from pairs(named_for_it, mismatch, only, (about(90),), (about(20),), effect_fields=doubt)
     yield from pairs(named_for_it, mismatch, None, (about(90),), (about(20),), effect_fields=at("0", 7))
     yield from pairs(mismatch, ("nccl_hang",), None, (about(10),), (about(20),), cause_fields=doubt)
     yield from pairs(mismatch, crash, None, (about(10),), (watchdog(20, 1),), cause_fields=doubt)
-    saving = "ranks called different collectives, so those that save wait in vain for the others"
+    saving = "ranks called different collectives, so the ranks that save wait for others that never join"
     yield from pairs(mismatch, ("checkpointer_hang",), saving, (about(90),), (about(20),))
     broken = StorageError(time=T0 + 20 * SECOND, source=place("b.log"), error="eio")
     yield from pairs(mismatch, ("checkpointer_hang",), None, (about(90),), (broken,))
@@ -433,7 +433,7 @@ def collectives() -> Iterator[Case]:
 def the_others_wait() -> Iterator[Case]:
     waiting = {"hanging_ranks": [0, 1, 2]}
     told = (watchdog(40, 0), watchdog(41, 1))
-    gone = "rank 3 had failed, and the others waited for it in their next collective"
+    gone = "rank 3 had failed, so the next collective could not complete"
     hung = ("nccl_hang",)
     both = {"ranks": ((3,), (3,)), "effect_fields": waiting}
     yield from pairs(FATAL, hung, gone, (about(10, rank=3),), told, **both)
@@ -500,7 +500,7 @@ def machines() -> Iterator[Case]:
     slow = "a GPU that slows itself down makes its rank late"
     yield from by_bond(("thermal_throttle",), ("straggler",), slow, "rank", "node?")
     yield from pairs(("thermal_throttle",), ("straggler",), slow, (about(90, node="n1"),), (about(10, node="n1"),))
-    under = "the machine under it had failed"
+    under = "its machine had failed"
     effects = ("cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure")
     yield from by_bond(MACHINE, effects, under, "node", "gpu", "pod")
     yield from pairs(MACHINE, effects, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
@@ -510,7 +510,7 @@ def machines() -> Iterator[Case]:
     for both in ({"node": "n1"}, {"gpu": "0000:3b:00.0"}, {"pod": "ml/a"}):
         yield from pairs(dead, ("worker_crash",), under, (about(10, **both),), (about(11, **both),))
 
-    noticed = "the machine under it was lost, and others only noticed that it is gone"
+    noticed = "its machine was lost, and other processes only noticed that it was gone"
     machine, is_gone = ("host_lost",), {"effect_fields": {"tracecore__launcher": "jax"}}
     yield from pairs(machine, ("worker_crash",), noticed, (about(10, node="n1"),), (about(20, rank=6),), **is_gone)
     yield from pairs(machine, ("worker_crash",), None, (about(10, node="n1"),), (about(20, rank=6),))
@@ -583,11 +583,11 @@ def name_of(rule: Rule) -> str:
 
 #: Rules whose own condition is stricter about times than `before`, so that neither value of it changes anything.
 COMPARES_TIMES_ITSELF = {
-    "it is the same failure, by a line that does not name the GPU",
-    "it is the same failure, by a line that names no rank",
+    "it is the same failure, in a line that does not name the GPU",
+    "it is the same failure, in a line that names no rank",
     "it is the same shortage of memory, on another rank",
-    "it is the same storage, which failed further",
-    "{cause} had lost its storage, and the program met that",
+    "it is the same storage, which kept failing",
+    "{cause} had lost its storage, and the program then reported it",
     "the stop came after the failure",
     "the processes that were left were ended after the watchdogs had given up",
 }

@@ -101,7 +101,7 @@ def classify(
         classified_at="" if now is None else rfc3339(now),
         context=context,
         evidence=evidence,
-        retry=RetryDecision(decision="none", reason="nothing says that anything failed"),
+        retry=RetryDecision(decision="none", reason="the logs do not show a failure"),
     )
     if redact:
         info = info.redacted()
@@ -153,7 +153,7 @@ def _decide(
         chosen = decisive(found)
         if chosen is not None and chosen.role == "stop":
             return chosen.rule, chosen, "killed by SIGKILL after a stop was asked for", given
-        return rules.for_exit(exit_code, killer), None, "killed by SIGKILL, and nothing says by whom", given
+        return rules.for_exit(exit_code, killer), None, "killed by SIGKILL; the sender is unknown", given
     healthy = exit_code == 0 and killer is None
     chosen = decisive(found, ended=ended, healthy=healthy)
     if verdict is None and not healthy and (root := _root(said, chosen, rules)) is not None:
@@ -168,7 +168,7 @@ def _decide(
         if chosen is not None and rule.name == rules.exit_statuses["default"]:
             rule = chosen.rule
         how = f"signal {killer}" if killer else f"exit status {exit_code}"
-        return rule, chosen, f"it ended with {how}, and nothing in its log says why", given
+        return rule, chosen, f"it ended with {how}; its log does not show why", given
     if exit_code == 0:
         return None, None, "it ended with exit status 0", given
     return None, None, "no exit status was given, and no line says that anything failed", given

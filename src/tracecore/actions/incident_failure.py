@@ -91,7 +91,7 @@ def _failure(
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
     if (state == "finished" and (verdict is None or verdict.pattern_name not in _SPOILING)) or slow:
-        reason = "the run ended well" if state == "finished" else "nothing says that the run failed"
+        reason = "the run ended well" if state == "finished" else "the logs do not show that the run failed"
         # Whose move is next is known of a cause; that a rank is slow says nothing of it.
         known = slow and state != "finished" and verdict is not None and verdict.role == "cause"
         return {

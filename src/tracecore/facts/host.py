@@ -76,7 +76,7 @@ class NodeSilence(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         others = "1 peer" if self.peers == 1 else f"{self.peers} peers"
-        return sentence(self, f"no stream spoke for {seconds(self.silent_s)} while {others} went on")
+        return sentence(self, f"{others} went on, but nothing was received for {seconds(self.silent_s)}")
 
 
 class Heartbeat(Fact, frozen=True, kw_only=True):

@@ -79,7 +79,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
                 return sentence(self, f"the others wait for {ranks}: {self.sign}")
             return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
-            parts = ["waited in vain in a collective over gloo"]
+            parts = ["waited too long in a collective over gloo"]
             if self.missing:
                 parts.append(f"for rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))},")
         if self.op is not None:

@@ -41,7 +41,7 @@ HISTORY: Final = 24 * 3600 * SECOND
 #: Verdicts of one attempt that are weighed against each other, the earliest causes first.
 WEIGHED: Final = 1_000
 
-_SLOWS: Final = "it slows a run down, and ends no process by itself"
+_SLOWS: Final = "it slows a run down but does not end a process"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
 
@@ -165,17 +165,17 @@ def _attempt(
     notes += [f"On a machine that the job did not use: {t.verdict.headline()}" for t in elsewhere]
     others = [t for t in touches if attempt is not None and set_aside.is_another_pods(t, touches, attempt)]
     touches = _without(touches, others)
-    notes += [f"Of a pod that is not known to be the job's: {t.verdict.headline()}" for t in others]
+    notes += [f"About a pod that may not belong to the job: {t.verdict.headline()}" for t in others]
     taken = [t for t in touches if attempt is not None and set_aside.is_anothers_stop(t, attempt)]
     touches = _without(touches, taken)
-    notes += [f"Nothing ties it to the job: {t.evidence[0].describe()}" for t in taken]
+    notes += [f"Nothing links it to the job: {t.evidence[0].describe()}" for t in taken]
     listed = [t for t in touches if attempt is not None and set_aside.is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
-    notes += [f"In a list of nodes, and nothing ties it to the job: {t.verdict.headline()}" for t in listed]
+    notes += [f"In a list of nodes, and nothing links it to the job: {t.verdict.headline()}" for t in listed]
     conditions = [t for t in touches if set_aside.is_only_a_condition(t, touches, attempt)]
-    tied = "and nothing ties it to the job" if len(conditions) == len(touches) else "and nothing ties it to the failure"
+    target = "job" if len(conditions) == len(touches) else "failure"
     touches = _without(touches, conditions)
-    notes += [f"A condition of a GPU, {tied}: {t.verdict.headline()}" for t in conditions]
+    notes += [f"A condition of a GPU, and nothing links it to the {target}: {t.verdict.headline()}" for t in conditions]
     if not over:
         ended = state == "finished"
         survived = [
@@ -195,9 +195,9 @@ def _attempt(
             t for t in touches if t.name == "host_oom" and set_aside.is_unrelated_kill(t, touches, attempt, run)
         ]
         touches = _without(touches, unrelated)
-        notes += [f"Also, and nothing ties it to a rank: {t.verdict.headline()}" for t in unrelated]
+        notes += [f"Also, and nothing links it to a rank: {t.verdict.headline()}" for t in unrelated]
         how = "the run finished" if ended else "the run went on"
-        notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
+        notes += [f"Not fatal, {how}: {t.verdict.headline()}" for t in survived]
     if len(touches) > WEIGHED:
         notes.append(f"{len(touches) - WEIGHED} of {len(touches)} verdicts came too late to be weighed with the others")
         touches = _ordered(touches)[:WEIGHED]
@@ -270,7 +270,7 @@ def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:
         incident.headline += f"; {collective.named(sorted(root.ranks))} {does} so, too"
         incident.suspects = _both(incident.suspects, root)
         incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
-        incident.alternatives.append(Alternative(root.id, root.name, "it is told of in the same incident"))
+        incident.alternatives.append(Alternative(root.id, root.name, "it is part of the same incident"))
         return True
     return False
 
@@ -292,7 +292,7 @@ def _hung_together(
     incident.advice += f" Look at {who} in the same way."
     incident.suspects = _both(incident.suspects, root)
     incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
-    incident.alternatives.append(Alternative(root.id, root.name, "it is told of in the same incident"))
+    incident.alternatives.append(Alternative(root.id, root.name, "it is part of the same incident"))
     return True
 
 
@@ -443,7 +443,7 @@ def _why_not(root: Footprint, primary: Footprint) -> str:
     if _ROLES[root.verdict.role] > _ROLES[primary.verdict.role]:
         return f"it is a {root.verdict.role}, and {primary.name} is a cause in the same job"
     if root.timed and primary.timed and root.first > primary.first:
-        return f"it came {seconds(round((root.first - primary.first) / SECOND, 1))} after {primary.name}"
+        return f"it began {seconds(round((root.first - primary.first) / SECOND, 1))} after {primary.name}"
     if root.verdict.confidence == "partial" and primary.verdict.confidence == "full":
-        return f"a layer of its evidence is missing, and {primary.name} has all of its own"
-    return f"nothing ties it to what failed, and {primary.name} goes first where times do not tell"
+        return f"part of its evidence is missing, and the evidence for {primary.name} is complete"
+    return f"nothing links it to the failure, and {primary.name} takes precedence when times do not decide"

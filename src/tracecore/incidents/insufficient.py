@@ -1,4 +1,4 @@
-"""The honest answer: something failed or hung, and nothing read here says why."""
+"""The honest answer: something failed or hung; the logs do not show why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TELLING: Final = {
     "version_mismatch": "The collectives could not be set up: ranks run different versions of NCCL",
     "no_network_provider": "The collectives could not be set up: the network plugin found no network that it can use",
     "nvls_error": "The collectives could not be set up: NVLink SHARP could not be set up",
-    "ib_completion_error": "A transfer between two ranks failed on the network, and nothing read here says why",
+    "ib_completion_error": "A transfer between two ranks failed on the network; the logs do not show why",
 }
 #: Of these, what either end of a connection may have caused: who complains is no suspect.
 _BETWEEN: Final = frozenset({"ib_completion_error"})
@@ -116,8 +116,8 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     known = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
     everybody = set(range(max(known, default=-1) + 1))  # a rank implies those below it
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
-    unsaid = "nothing read here says why" if isinstance(first, _MUTE) else _OUTCOME_UNKNOWN
-    headline = f"Something failed, and {unsaid}: {first.describe()}"
+    unsaid = "the logs do not show why" if isinstance(first, _MUTE) else _OUTCOME_UNKNOWN
+    headline = f"Something failed; {unsaid}: {first.describe()}"
     if isinstance(first, NcclError) and first.peer:
         headline, suspects = _left(first, first.peer)
     if (told := _told_by_library(run)) is not None:
@@ -125,7 +125,7 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     if isinstance(first, Xid):
         headline = _xid(first)
     if isinstance(first, PodEvicted):
-        headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
+        headline = f"{first.describe().rstrip('.')}; the logs do not name its node (`kubectl get events -o json` does)"
     if isinstance(first, WorkloadEvent):
         headline = f"{first.pod or 'A pod'} does not start: {first.note or first.reason or first.hint}"
     rest = [fact for fact in run.trouble if fact is not first]
@@ -144,7 +144,7 @@ _FAULTS: Final = {
     "application": "usually an error of the program, not of the GPU",
     "engine": "an error that a program or the GPU may cause",
     "driver": "an error of the driver",
-    "follow_up": "it follows another error, which is not in what was read",
+    "follow_up": "it follows another error, which the logs do not show",
     "link": "an error of a link of the GPU",
     "gpu": "an error of the GPU",
     "memory": "an error of the GPU's memory",
@@ -157,7 +157,7 @@ def _xid(fact: Xid) -> str:
     """Say what an Xid alone means, and where it was."""
     known = xid_entry(fact.code)
     name = f" ({known.name})" if known is not None else ""
-    means = _FAULTS[known.fault] if known is not None else "no catalogue here has it"
+    means = _FAULTS[known.fault] if known is not None else "its meaning is unknown"
     who = f", process {fact.process}{f' {fact.pid}' if fact.pid is not None else ''}" if fact.process else ""
     count = f", {fact.count} times" if fact.count > 1 else ""
     return f"Xid {fact.code}{name}{place(fact)}{who}{count}: {means}. {_OUTCOME_UNKNOWN.capitalize()}"
@@ -182,10 +182,10 @@ def _left(fact: NcclError, peer: str) -> tuple[str, Suspects]:
     """Return the peer that a rank lost or waits for, if it names one: look there, not at the one that complains."""
     if fact.error == "horovod_stall":
         ranks = tuple(sorted({int(word) for word in peer.replace(",", " ").split() if word.isdigit()}))
-        return f"Ranks wait in Horovod for {named(ranks)}, and nothing read here says why", Suspects(ranks=ranks)
+        return f"Ranks wait in Horovod for {named(ranks)}; the logs do not show why", Suspects(ranks=ranks)
     who = f"Rank {fact.rank}" if fact.rank is not None else "A rank"
     what = "could not reach" if fact.error == "connect_failed" else "lost its connection to"
-    headline = f"{who} {what} {peer}, and nothing read here says why: the log of the process there would"
+    headline = f"{who} {what} {peer}; the logs do not show why (see the log of the process there)"
     return headline, Suspects()
 
 
@@ -243,7 +243,7 @@ def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     if not statuses:
         facts = sorted(attempt.bad, key=order)
         what = facts[0].describe() if facts else "the job was started again"
-        return f"Something failed, and nothing read here says why: {what}", Suspects.of(facts[:1]), facts
+        return f"Something failed; the logs do not show why: {what}", Suspects.of(facts[:1]), facts
     words = Counter(_ending(status.exit_code or 0) for status in statuses.values())
     how = ", ".join(f"{number} with {what}" if len(words) > 1 else what for what, number in words.most_common(4))
     total = len(attempt.ranks) or len(attempt.ended)
@@ -251,9 +251,9 @@ def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     own = [r for r, s in statuses.items() if r >= 0 and signal_name(s.exit_code or 0) not in _FOLLOWING]
     ranks = own if 0 < len(own) < total else []
     if list(statuses) == [-1] or total == 1:
-        headline = f"The job ended with {how}, and nothing read here says why"
+        headline = f"The job ended with {how}; the logs do not show why"
     else:
-        headline = f"{len(statuses)} of {total} ranks ended badly ({how}), and nothing read here says why"
+        headline = f"{len(statuses)} of {total} ranks failed ({how}); the logs do not show why"
     evidence = [statuses[rank] for rank in ranks or statuses]
     said = [fact for fact in attempt.exceptions if fact.end >= attempt.progress][-2:]
     return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
@@ -272,7 +272,7 @@ def _missed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     if not said:
         return None
     ranks = tuple(sorted({rank for fact in said for rank in fact.missing}))
-    headline = f"{named(ranks, capital=True)} did not come where the others waited, and nothing read here says why"
+    headline = f"{named(ranks, capital=True)} did not reach the point where the others waited; the logs do not show why"
     return headline, Suspects(ranks=ranks), said
 
 
@@ -308,9 +308,9 @@ def _gone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
         how = "ended before them, with status 0"
     elif silent <= attempt.last_steps.keys():
         last = attempt.last_steps[gone[0]].step
-        how = "said nothing after " + (f"step {last}" if len(gone) == 1 and last is not None else "the last step")
+        how = "logged nothing after " + (f"step {last}" if len(gone) == 1 and last is not None else "the last step")
     else:
-        how = "left nothing to read"
+        how = "left no log"
     what = "its connection" if len(lost) == 1 else "their connections"
     headline = f"{named(lost, capital=True)} lost {what}, and {named(gone)} {how}"
     return headline, Suspects(ranks=tuple(sorted(silent))), [attempt.lost[rank] for rank in sorted(attempt.lost)]
@@ -330,7 +330,7 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
         ranks = sorted(rank for rank in attempt.saving if rank >= 0)
         facts: list[Fact] = [attempt.saving[rank] for rank in sorted(attempt.saving)]
         who = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:8]))}" if ranks else "the process"
-        what = f"the last word of {who} is that a checkpoint began"
+        what = f"the last message of {who} says that a checkpoint began"
         # Where all of them say so, the lowest rank writes and the others wait for it, as nearly every program has it.
         suspects = Suspects(ranks=tuple(ranks) if len(ranks) < len(attempt.ranks) else tuple(ranks[:1]))
         return f"{_alive(alive)} still running when this was recorded, and {what}", suspects, facts
@@ -339,7 +339,11 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     steps = sorted(attempt.last_steps.values(), key=lambda step: (step.time, step.uid))
     reached = max((step.step for step in steps if step.step is not None), default=None)
     last = f"; the last step reported is {reached}" if reached is not None else ""
-    headline = f"{_alive(alive)} still running when this was recorded, hung or at work: nothing here tells which{last}"
+    was = "it was" if alive == 1 else "they were"
+    headline = (
+        f"{_alive(alive)} still running when this was recorded; the logs do not show whether {was} hung or at "
+        f"work{last}"
+    )
     return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
 
 
@@ -350,8 +354,8 @@ def _done_alone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | N
         return None
     says = "says that it is" if len(done) == 1 else "say that they are"
     headline = (
-        f"{_alive(len(attempt.alive))} still running when this was recorded: {named(done)} {says} done, and the others "
-        f"said nothing after their last step, as ranks do that wait"
+        f"{_alive(len(attempt.alive))} still running when this was recorded: {named(done)} {says} done; the others "
+        f"logged nothing after their last step, like ranks that wait"
     )
     return headline, Suspects(ranks=tuple(done)), list(attempt.done.values())
 
@@ -378,7 +382,7 @@ def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fac
     did = f"{busy[0].doing} (“{words}”)" if busy[0].doing is not None else f"wrote “{words}”"
     headline = (
         f"{_alive(len(attempt.alive))} still running when this was recorded: after step {last} {who} {did}, and the "
-        f"others said nothing"
+        f"others logged nothing"
     )
     evidence = [steps[lines.rank] for lines in busy]
     return headline, Suspects(ranks=tuple(lines.rank for lines in busy)), evidence
@@ -412,13 +416,13 @@ def _stalled(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     if stalls:
         longest = max(stalls, key=lambda s: s.no_progress_s)
         step = f" past step {longest.step}" if longest.step is not None else ""
-        headline = f"No progress{step} for {seconds(longest.no_progress_s)}, and nothing read here says why"
+        headline = f"No progress{step} for {seconds(longest.no_progress_s)}; the logs do not show why"
     else:
         waiting = sorted({f.rank for f in facts if f.rank is not None})
         report = next(f for f in facts if isinstance(f, WatchdogReport))
         what = f"{report.op or 'a collective'}{f' seq {report.seq}' if report.seq is not None else ''}"
         who = f"Rank {waiting[0]}" if len(waiting) == 1 else f"{len(waiting) or 'Some'} ranks"
-        headline = f"{who} waited too long in {what}, and nothing read here says for whom"
+        headline = f"{who} waited too long in {what}; the logs do not show for which rank"
     return headline, Suspects(), facts
 
 
@@ -433,4 +437,4 @@ def _advice(missing: Sequence[Gap], state: str, suspects: Suspects) -> str:
         )
     if missing:
         parts.append("To know next time: " + "; ".join(gap.enable for gap in missing[:3]) + ".")
-    return " ".join(parts) or "All layers were there, and none of them names it."
+    return " ".join(parts) or "All layers of logs were read, and none of them shows the cause."

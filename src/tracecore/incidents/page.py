@@ -151,7 +151,7 @@ def _explains(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
             verdict_ = verdicts.get(other.verdict)
             headline = verdict_.headline() if verdict_ is not None else ""
             yield f"<li><b>{_text(other.pattern)}</b>: {_text(headline)}"
-            yield f'<br><span class="note">not the root: {_text(other.reason)}</span></li>'
+            yield f'<br><span class="note">not the root cause: {_text(other.reason)}</span></li>'
         yield "</ul>"
 
 

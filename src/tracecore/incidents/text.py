@@ -299,7 +299,7 @@ def _explains(diagnosis: Diagnosis, incident: Incident, screen: Screen) -> Itera
         for other in incident.alternatives:
             headline = verdicts[other.verdict].verdict.headline() if other.verdict in verdicts else other.pattern
             yield from _wrap(screen, harmless(f"{other.pattern}: {headline}"), "    ", "  ")
-            yield from _wrap(screen, f"not the root: {harmless(other.reason)}", "    ", "    ")
+            yield from _wrap(screen, f"not the root cause: {harmless(other.reason)}", "    ", "    ")
 
 
 def _gaps(incident: Incident, screen: Screen) -> Iterator[str]:

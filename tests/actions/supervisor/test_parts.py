@@ -241,7 +241,7 @@ def test_without_a_diagnosis_the_log_decides(tmp_path: Path) -> None:
     assert found.failure.log_tail.endswith("ValueError: bad row")
     assert found.excluded == Exclusions()
     silent = judge(ended(tmp_path), POLICY, FailureLedger(), 0)
-    assert silent.headline == "It ended with exit status 1, and nothing in its log says why"
+    assert silent.headline == "It ended with exit status 1; its log does not show why"
     assert "no diagnosis: classified by exit status and log alone" not in silent.notes
 
 

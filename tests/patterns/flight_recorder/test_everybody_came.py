@@ -147,7 +147,7 @@ def test_a_rank_without_a_dump_is_looked_for_from_every_group(tmp_path: Path, at
     assert found
     for verdict in found:
         assert (verdict.culprits, verdict.suspects().ranks, verdict.confidence) == ((), (9,), "partial")
-        assert "rank 9 left none" in verdict.headline()
+        assert "rank 9 left no dump or watchdog report" in verdict.headline()
 
 
 def test_what_an_aborted_communicator_calls_completed_blames_nobody(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_the_last_call_of_the_culprit_is_its_last_in_any_group(tmp_path: Path) -
 def test_that_no_dump_is_no_proof_of_guilt_is_said(tmp_path: Path) -> None:
     job, _ = HANGS["most left none"]
     (verdict,) = hangs(judged(written(tmp_path, job)))
-    assert "ranks 1, 2, 3, 4 and 5 left none" in verdict.headline()
+    assert "ranks 1, 2, 3, 4 and 5 left no dump or watchdog report" in verdict.headline()
     assert "No rank is missing" not in verdict.remediation()
 
 

@@ -61,7 +61,7 @@ def test_whose_crash_it_is(verdict: WorkerCrashVerdict, who: str) -> None:
         (crash(made(ContainerTerminated, reason="Error", exit_code=3), rank=3), "Rank 3 failed with exit status 3"),
         (crash(made(ExitStatus, exit_code=4), rank=3), "Rank 3 failed with exit status 4"),
         (crash(LAUNCHED, rank=3), "Rank 3 failed with exit status 7"),
-        (crash(GONE, rank=3), "Rank 3 is gone, and nothing here says of what it died"),
+        (crash(GONE, rank=3), "Rank 3 ended; the logs do not show why"),
         (crash(made(LoaderError, error_class="x"), rank=3), "Rank 3 lost a DataLoader worker"),
         (
             crash(made(LoaderError, error_class="x", signal="SIGBUS"), rank=3),
@@ -116,13 +116,13 @@ def test_the_status_and_the_kind_of_a_crash(verdict: WorkerCrashVerdict, code: i
 )
 def test_advice_says_whose_a_gpu_error_may_be(error: str, detail: str | None, hardware: bool) -> None:
     said = crash(made(CudaError, error=error, detail=detail, node="n1"), rank=3).remediation()
-    assert ("may be the hardware's: look for Xids in `dmesg -T` on n1" in said) is hardware
+    assert ("hardware may be the cause: look for Xids in `dmesg -T` on n1" in said) is hardware
     assert ("The GPU itself is most likely fine" in said) is not hardware
 
 
 def test_advice_names_the_log_and_the_node() -> None:
     said = crash(made(FatalSignal, signal="SIGBUS", node="n1", pod="ns/p"), rank=3).remediation()
-    assert said.startswith("A mapped file or shared memory went away beneath it")
+    assert said.startswith("A mapped file or shared memory disappeared while in use")
     assert "`dmesg -T` on n1. Read the end of the log of rank 3 (`kubectl logs --previous -n ns p`). Restart" in said
     lone = crash(made(FatalSignal, signal="SIGUSR1")).remediation()
     assert lone.startswith(

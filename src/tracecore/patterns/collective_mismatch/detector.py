@@ -125,7 +125,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         }[self.differs]
         begin = f", beginning with what {named(self.odd_ranks)} did" if self.odd else ""
         return (
-            f"A bug in the program, so restarting as it is will end the same way. {advice}{begin}.{where} "
+            f"This is a bug in the program: a restart without a fix will fail again. {advice}{begin}.{where} "
             f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it runs."
         )
 
@@ -189,8 +189,8 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
             where = f" around {named(self.ranks)}" if self.ranks else ""
             return f"Ranks hang, and NCCL suspects that they called different collectives{where}"
         who = f"{named(self.ranks, capital=True)} called" if self.ranks else "Ranks called"
-        other = "different collectives" if len(self.ranks) != 1 else "another collective than the others"
-        return f"{who} {other}, as the library says: {quote(self.first.detail or 'no more is told', 200)}"
+        other = "different collectives" if len(self.ranks) != 1 else "a different collective than the others"
+        return f"{who} {other}, according to the library: {quote(self.first.detail or 'no details given', 200)}"
 
     def remediation(self) -> str:
         begin = f", beginning with what {named(self.ranks)} did" if self.ranks else ""
@@ -202,7 +202,7 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
                 f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks each before it runs."
             )
         return (
-            f"A bug in the program, so restarting as it is will end the same way. Look for a branch that only "
+            f"This is a bug in the program: a restart without a fix will fail again. Look for a branch that only "
             f"some ranks "
             f"take, or a tensor whose size depends on the rank's own data{begin}. "
             f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks "
@@ -249,8 +249,8 @@ class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         return (
-            f"A bug in the program, so restarting as it is will end the same way. Every rank must call `new_group` for "
-            f"every group, in the same order, also for groups it is no member of. Compare the order on "
+            f"This is a bug in the program: a restart without a fix will fail again. Every rank must call "
+            f"`new_group` for every group, in the same order, even for groups it is not part of. Compare the order on "
             f"{named(self.suspects().ranks)} with that of the others."
         )
 

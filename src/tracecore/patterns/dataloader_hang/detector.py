@@ -57,8 +57,8 @@ NEXT: dict[str, str] = {
         "the server and a remount (NFS)"
     ),
     "DataLoader queue empty": (
-        "A worker died without a word: look in the log of {pod} for an uncaught exception of the worker function, and "
-        "run once with `num_workers=0`"
+        "A worker died without an error message: look in the log of {pod} for an uncaught exception of the worker "
+        "function, and run once with `num_workers=0`"
     ),
     "Connection reset by peer": (
         "The shard service that {pod} dials has died: look at that service's own logs, and put a circuit breaker "
@@ -126,7 +126,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         text = self._fill(STORAGE if self.error is None else NEXT.get(self.error.error_class, OTHER))
         if self.error is not None and self.event is not None:
-            text += " A volume could not be mounted on that node either: see the trail."
+            text += " A volume could not be mounted on that node either: see the evidence."
         if self.stack is not None:
             text += f" When its stack was last printed, rank {self.stack.rank} stood at {self.stack.frame}."
         return text

@@ -29,7 +29,7 @@ DRIVER = {
     "ring_timeout": "hung: its ring timed out",
     "ras_uncorrectable": "has an uncorrectable error",
     "reset_failed": "could not be reset",
-    "unusable": "is not usable, as its driver says",
+    "unusable": "is not usable, according to its driver",
     "heartbeat_lost": "does not answer its driver any more",
     "dma_failed": "failed: its DMA engine reports an error",
     "memory_check_failed": "failed the check of its memory",
@@ -47,7 +47,10 @@ TOOLS = {
               "xe |i915"),
 }  # fmt: skip
 #: Conditions in which a GPU is gone or has to be replaced.
-CONDITION = {"row_remap_failed": "has failing memory that it could not remap", "lost": "is lost, as nvidia-smi shows"}
+CONDITION = {
+    "row_remap_failed": "has failing memory that it could not remap",
+    "lost": "is lost, according to nvidia-smi",
+}
 #: CUDA errors that are about hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",

@@ -147,20 +147,19 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             isinstance(self.first, GpuDriverError) and self.first.error == "fabric_abort"
         ):
             return (
-                f"A fatal error of the fabric ends every job whose GPUs use it, and whatever they say then "
-                f"follows from "
-                f"it. Keep new work off {there} (`kubectl cordon {node}` or `scontrol update nodename={node} "
+                f"A fatal fabric error ends every job whose GPUs use the fabric; their later errors are consequences. "
+                f"Keep new work off {there} (`kubectl cordon {node}` or `scontrol update nodename={node} "
                 f"state=drain`). "
                 f"When its jobs are gone, reset GPUs and switches together (`systemctl stop nvidia-fabricmanager; "
                 f"nvidia-smi --gpu-reset; systemctl start nvidia-fabricmanager`, or restart the machine) and look at "
-                f"`/var/log/fabricmanager.log`; if it comes back, send `nvidia-bug-report.sh` to the vendor."
+                f"`/var/log/fabricmanager.log`; if it fails again, send the vendor what `nvidia-bug-report.sh` writes."
             )
         if isinstance(self.first, CudaError) and self.first.error == "system_not_ready":
             return (
                 f"CUDA waits for a daemon of the driver on {there}: look at `systemctl status nvidia-fabricmanager` "
-                f"and `nvidia-smi -q | grep -A3 Fabric`. The fabric manager needs the very version of the driver; "
-                f"install that, `systemctl restart nvidia-fabricmanager`, and keep work off the node until then "
-                f"(`kubectl cordon {node}` or `scontrol update nodename={node} state=drain`)."
+                f"and `nvidia-smi -q | grep -A3 Fabric`. The fabric manager needs the same version as the driver: "
+                f"install that version, `systemctl restart nvidia-fabricmanager`, and keep work off the node until "
+                f"then (`kubectl cordon {node}` or `scontrol update nodename={node} state=drain`)."
             )
         action = action_of(self.worst)
         show, reset, test, words = (command.replace("{gpu}", gpu) for command in TOOLS[self.vendor])
@@ -171,7 +170,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             first = f"NVIDIA's first action for Xid {code_of(self.worst)}: {act}. "
         if action in MILD:
             return (
-                f"{first}{look}Take {there} out of service only if it comes back; restart the job from its checkpoint."
+                f"{first}{look}Take {there} out of service only if it fails again; restart the job from its checkpoint."
             )
         hold = f"Keep new work off it: `kubectl cordon {node}` or `scontrol update nodename={node} state=drain`. "
         if self.lost:

@@ -33,8 +33,8 @@ WORDS: dict[Sign, str] = {
     "reboot": "it rebooted",
     "node_fail": "the scheduler reports it failed",
     "not_ready": "it is not ready",
-    "given_up": "whoever started the job there lost contact with it",
-    "silence": "it fell silent while its peers went on",
+    "given_up": "the job launcher lost contact with it",
+    "silence": "its peers went on, but nothing was received from it",
 }
 #: Reasons of stops that take away the machine and not only a job.
 TAKEN_AWAY = frozenset({"spot", "maintenance", "drain"})
@@ -98,10 +98,10 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
             f"scontrol update NodeName={node} State=DRAIN Reason=host_lost" if scheduler else f"kubectl cordon {node}"
         )
         look = (
-            f"Read the last words of its kernel (`journalctl -k -b -1 -n 200` on {node} once it is back, "
+            f"Read its last kernel messages (`journalctl -k -b -1 -n 200` on {node} once it is back, "
             f"`/sys/fs/pstore`, `/var/crash`)"
             if self.sign in ("panic", "reboot")
-            else f"See whether it is there at all (`ping {node}`, `{state}`, `ipmitool -H BMC chassis power status`)"
+            else f"Check whether it still answers (`ping {node}`, `{state}`, `ipmitool -H BMC chassis power status`)"
         )
         return (
             f"Keep work off it (`{keep}`). {look}, and the hardware's log (`ipmitool -H BMC sel list`). Restart the "

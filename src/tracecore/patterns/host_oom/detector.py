@@ -73,7 +73,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         text = f"{process[0].upper()}{process[1:]}{f' of {self._pod()}' if self._pod() else ''}"
         what = "was probably killed for memory" if self.confidence == "partial" else "was killed for memory"
         if self._reporter() == "stdout":
-            what = "could get no more host memory"
+            what = "failed to allocate host memory"
         text += f" {what}{f' on {self._node()}' if self._node() else ''}"
         if held is not None:
             text += f", holding {size(held * 1024)}"
@@ -108,9 +108,9 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         elif self._reporter() == "stdout":
             process = self._reported_process()
             where = (
-                f"{process[0].upper()}{process[1:]} asked for more than was left: compare `free -g` on {node} and the "
-                f"job's memory limit with what it loads (loader workers, pinned memory, offloaded optimizer state), "
-                f"and ask for more or use less"
+                f"{process[0].upper()}{process[1:]} needed more than was available: compare `free -g` on {node} and "
+                f"the job's memory limit with what it loads (loader workers, pinned memory, offloaded optimizer "
+                f"state), and ask for more or use less"
             )
         else:
             where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"

@@ -107,7 +107,7 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
         exact = not (self.first.approximate or self.last.approximate)
         span = f" in {seconds((self.last.time - self.first.time) / SECOND)}" if exact else ""
         hurt = ", and a collective failed there" if self.trouble is not None else ""
-        told = ", as NCCL says" if self.decisive.process is not None else ""
+        told = ", according to NCCL" if self.decisive.process is not None else ""
         return f"Port {self.port}{where} changed state {self.count} times{span}{told}{hurt}"
 
     def remediation(self) -> str:
@@ -184,7 +184,7 @@ class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
         exact = not (self.first.approximate or self.trouble.approximate)
         after = f" {seconds(round(later))} later" if exact and later >= 1 else ""
         told = f" ({self.count} times)" if self.count > 1 else ""
-        return f"{which}{where} failed, as NCCL says{told}, and collectives failed{after}"
+        return f"{which}{where} failed, according to NCCL{told}, and collectives failed{after}"
 
     def remediation(self) -> str:
         device = self.devices[0].partition(":")[0] if self.devices else "DEVICE"

@@ -43,31 +43,31 @@ Discriminator: TypeAlias = Literal[
 ]  # fmt: skip
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
-    "socket_ifname_mismatch": "no network interface of the name they look for",
-    "rendezvous_unreachable": "the rendezvous was not reached",
+    "socket_ifname_mismatch": "no network interface matches the configured name",
+    "rendezvous_unreachable": "the rendezvous could not be reached",
     "duplicate_rank": "two processes were started as one rank",
     "world_size_mismatch": "processes were started for different numbers of ranks",
     "address_in_use": "the port of the rendezvous was taken",
     "setup_failed": "a communicator could not be set up",
     "launch_failed": "the launcher could not start its processes",
-    "unknown": "nothing says why",
+    "unknown": "the logs do not show why",
 }
 #: By error: what could not be set up, and the advice.
 SETUPS = {
     "nvls_error": (
         "NVLink SHARP (multicast over NVLink) could not be set up",
         "Look at the NVLink fabric{on}: `systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A 3 Fabric`, "
-        "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` goes without it.",
+        "`nvidia-smi nvlink -s`, `dmesg -T | grep -i -E 'xid|nvswitch'`. `NCCL_NVLS_ENABLE=0` runs without it.",
     ),
     "no_network_provider": (
         "the network plugin found no network that it can use",
-        "Run `fi_info` and `ibv_devinfo`{on} in the container of the job: the adapter's devices have to be there, and "
-        "the plugin to fit the versions of NCCL and libfabric. `NCCL_NET_PLUGIN=none` goes without it, over TCP.",
+        "Run `fi_info` and `ibv_devinfo`{on} in the container of the job: the adapter's devices must be visible, and "
+        "the plugin must match the versions of NCCL and libfabric. `NCCL_NET_PLUGIN=none` runs without it, over TCP.",
     ),
     "ib_setup_failed": (
-        "the InfiniBand adapter gave no queues or memory",
-        "Compare `ulimit -l` of the very process{on} with unlimited, which the adapter needs (limits of slurmd, of the "
-        "container's runtime or of the pod come before those of the login), and look at `ibv_devinfo`.",
+        "the InfiniBand adapter could not allocate queues or memory",
+        "Check `ulimit -l` of the training process{on}: the adapter needs `unlimited` (limits of slurmd, of the "
+        "container's runtime or of the pod override those of the login). Also look at `ibv_devinfo`.",
     ),
 }
 #: Advice by the reason for which Slurm could not start processes.
@@ -146,9 +146,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "duplicate_rank":
             claimed = next((fact.claimed for fact in self.said if isinstance(fact, RendezvousFailure)), None)
             which = f"rank {claimed}" if claimed is not None else "one rank"
-            return f"Two processes{job} were started as {which}, so that the ranks cannot join"
+            return f"Two processes{job} were started as {which}, so the ranks cannot join"
         if self.discriminator == "world_size_mismatch":
-            return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
+            return f"The processes{job} were started for different numbers of ranks, so they cannot join"
         if self.discriminator == "address_in_use":
             which = f"Rank {self.failed[0]}" if len(self.failed) == 1 else "A process"
             return f"{which}{job} could not open {self._port}: another process holds it"
@@ -170,7 +170,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             network = (event.pod or "a pod") if event.rank is None else rank
             why = f"the network of {network} could not be set up"
         where = f" (on {', '.join(self._apart)})" if self._apart else ""
-        return f"{who[0].upper()}{who[1:]} of {self.size}{job}{where} never joined: {why}"
+        return f"{who[0].upper()}{who[1:]} of {self.size}{job}{where} did not join: {why}"
 
     def remediation(self) -> str:
         pod = next((fact.pod for fact in self.ready if fact.pod), None)

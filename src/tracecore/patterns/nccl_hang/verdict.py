@@ -154,13 +154,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             if (sign := self.sign) is not None:
                 return f"{waits} {wait} for {named(self.looked_for)}: {sign}"
             late = "has" if len(self.culprits) == 1 else "have"
-            return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
+            return f"{waits} {wait} for {named(self.looked_for)}, which {late} not joined, according to {self.reporter}"
         behind = any(
             isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
             for fact in self.hanging
         )
         if not self.hanging_ranks and not any(getattr(fact, "group_rank", None) is not None for fact in self.hanging):
-            return f"Ranks hang in {self._what()}, and nothing here tells which, or whom they wait for"
+            return f"Ranks hang in {self._what()}; the logs do not show which ranks, or which rank they wait for"
         hang = "hangs" if len(self.hanging) == 1 else "hang"
         who = named(self.hanging_ranks, capital=True) if self.hanging_ranks else self._group_ranks()
         head = f"{who} {hang} in {'or behind ' if behind else ''}{self._what()}"
@@ -186,18 +186,20 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             if self.quiet and left and set(self.others) - set(self.unmeasured):
                 return f"{head} and wait for {named(self.unmeasured)}, which {self.ended[0][1]}"
             if self.quiet:
-                reports = "reports" if one else "report"
-                return f"{head} and wait for {named(self.unmeasured)}, which alone {reports} no hang{left}"
-            return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none{left}"
+                only = "the only rank that reports" if one else "the only ranks that report"
+                return f"{head} and wait for {named(self.unmeasured)}, {only} no hang{left}"
+            return f"{head}; {named(self.unmeasured)} left no dump or watchdog report{left}"
         if self.origin:
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
         if not self._dumped and (not self.everybody or self._watchdogs_stuck):
-            return f"{head}, and nothing here tells whom {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
+            return (
+                f"{head}; the logs do not show which rank {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
+            )
         if self.untold:
             does = "does" if len(self.untold) == 1 else "do"
-            dump = "the dump" if len(self.untold) == 1 else "the dumps"
-            return f"{head}: all others entered it, but for {named(self.untold)}, of which {dump} {does} not tell"
+            dump = "dump" if len(self.untold) == 1 else "dumps"
+            return f"{head}: all ranks entered it, except perhaps {named(self.untold)}, whose {dump} {does} not show it"
         if self.size is None and not self.whole:
             seen = ", and none has completed it" if self.everybody else ""
             return f"{head}: all ranks that can be seen entered it{seen}"
@@ -289,23 +291,25 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             )
         if not steps and self.unmeasured:
             steps.append(
-                f"Whom they wait for is not among the ranks that left a record: find out which of "
-                f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
+                f"The rank they wait for left no dump or report: find out which of {named(self.unmeasured)} still run, "
+                f"and collect their dumps, logs and exit statuses"
             )
         if not steps and not self._dumped and (not self.everybody or self._watchdogs_stuck):
-            whose = f"{named(self.others)}, which do not complain," if self.others else "the other ranks"
+            report = "reports" if len(self.others) == 1 else "report"
+            whose = f"{named(self.others)}, which {report} no hang," if self.others else "the other ranks"
             mine = f"those of {named(self.hanging_ranks)}" if self.hanging_ranks else "this one"
             steps.append(
-                f"Compare the logs of {whose} with {mine}: who ends first, or makes no "
-                f"step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
+                f"Compare the logs of {whose} with {mine}: look for the rank that ended first, or that logged nothing "
+                f"and made no step. `py-spy dump --pid PID` shows where it is"
             )
         if not steps:
             steps.append(self._transport())
         steps += [lines.told() for lines in wrote if lines.doing is None]
         if self.further:
-            steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
+            later = "collective of this group hangs" if self.further == 1 else "collectives of this group hang"
+            steps.append(f"Another {self.further:,} later {later} too, not listed here")
         if self.earlier:
-            steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
+            steps.append(f"Also check an earlier call of this group: {self.earlier}, and all completed")
         return (
             ". ".join(steps)
             + ". Then restart the job from its last checkpoint: these ranks will not go on by themselves."
@@ -340,7 +344,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         measured = ""
         if self.transport is not None:
             told = "; ".join(self.transport)
-            measured = f". Measured about it: {told}" if told else ". Nothing that was read measures it"
+            measured = f". Measurements: {told}" if told else ". The logs hold no measurements of these links"
         return (
             f"{nobody}, so look at the transport between {named(self.hanging_ranks)}: link state (`ibstat`, "
             f"`nvidia-smi nvlink -s`, `ip -s link`), NICs, firewall and network namespace of their hosts, and "

@@ -93,7 +93,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
         link = f" (link {self.link} first)" if self.link is not None else ""
         lost = self.xid is not None and self.xid.code == 79
         reset = (
-            "power-cycle the node, for the GPU is gone from the bus,"
+            "power-cycle the node (the GPU has fallen off the bus)"
             if lost
             else "reset its GPUs together (`nvidia-smi --gpu-reset`) or reboot it,"
         )
@@ -101,7 +101,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
             f"On {node}: `nvidia-smi nvlink --status{gpu}` and `nvidia-smi nvlink --errorcounters{gpu}` show links "
             f"that are down or count errors{link}. Take the node out (`kubectl cordon {node}`), restart the job "
             f"elsewhere from its last checkpoint, then {reset} and run `dcgmi diag -r 3`. "
-            f"If links err again, the GPU's board, the bridge or the NVSwitch must be replaced."
+            f"If links report errors again, the GPU's board, the bridge or the NVSwitch must be replaced."
         )
 
     def evidence(self) -> Sequence[Fact]:

@@ -68,8 +68,8 @@ class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         gpu, node = self.error.gpu, self.node or "NODE"
         look = (
-            f"`nvidia-smi -q -i {gpu}` and `lspci -s {gpu} -vv` on {node}: a link at a lower width or generation than "
-            f"its maximum (LnkSta against LnkCap) has been trained down"
+            f"`nvidia-smi -q -i {gpu}` and `lspci -s {gpu} -vv` on {node}: a width or generation (LnkSta) below the "
+            f"maximum (LnkCap) shows that the link runs degraded"
         )
         if self.error.severity == "corrected":
             return (

@@ -32,7 +32,7 @@ WORDS = {
     "drain": "had to leave a node that is being drained",
     "maintenance": "was stopped for maintenance",
     "spot": "lost its spot machine",
-    "sigterm": "was terminated by SIGTERM, and nobody says by whom",
+    "sigterm": "was terminated by SIGTERM; the sender is unknown",
     "interrupt": "was interrupted from the keyboard",
     "hangup": "ended with the session it was started from (SIGHUP)",
 }
@@ -43,7 +43,7 @@ NEXT = {
     "drain": "resubmit {job}: it resumes elsewhere; {who}",
     "maintenance": "resubmit {job} when the maintenance is over, or elsewhere; {who}",
     "spot": "resubmit {job} from its last checkpoint on other machines; {who}",
-    "sigterm": "restart {job} from its last checkpoint, and find who sent it: {who}",
+    "sigterm": "restart {job} from its last checkpoint, and find the sender: {who}",
     "hangup": "the terminal or SSH session of {job} was closed: start it with `nohup`, `tmux` or from the scheduler, "
     "so that it outlives the session, and resume from its last checkpoint",
     "interrupt": "somebody pressed control-C; restart {job} from its last checkpoint when it is wanted",

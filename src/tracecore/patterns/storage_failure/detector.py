@@ -42,10 +42,10 @@ MOUNTED = frozenset({PodReady, ContainerStarted})
 WORDS = {
     "enospc": "has no space left",
     "erofs": "is read-only",
-    "estale": "gave a stale file handle",
+    "estale": "returned a stale file handle",
     "enotconn": "is disconnected",
     "eio": "has I/O errors",
-    "quota": "has its quota used up",
+    "quota": "has reached its quota",
     "throttle": "throttles its clients",
     "server_error": "answers with server errors",
     "not_responding": "does not answer",
@@ -55,7 +55,7 @@ WORDS = {
     "mount_failed": "could not be mounted",
     "shm_exhausted": "has no shared memory left",
     "lock_lost": "lost its locks",
-    "write_failed": "took only a part of what was written to it",
+    "write_failed": "accepted only part of the data written to it",
     "denied": "refused access (AccessDenied)",
 }
 NEXT = {
@@ -69,11 +69,11 @@ NEXT = {
     "quota": "`quota -s` (`lfs quota -h {path}` on Lustre), then remove data or ask for more",
     "throttle": "fewer requests at once (`num_workers`, `prefetch_factor`), spread over prefixes, a cache in front; "
     "ask for a higher limit",
-    "server_error": "`curl -sI ENDPOINT`, the provider's status and the gateway's log show whether it is well again; "
+    "server_error": "`curl -sI ENDPOINT`, the provider's status and the gateway's log show whether it works again; "
     "retry with back-off",
     "not_responding": "`stat -f {path}` shows whether it answers, `dmesg -T` and `ping {device}` whether the server or "
-    "the way to it is down",
-    "unreachable": "`getent hosts HOST` and `curl -sI ENDPOINT` there show whether its name, the way to it, a proxy or "
+    "the network to it is down",
+    "unreachable": "`getent hosts HOST` and `curl -sI ENDPOINT` there show whether DNS, the network route, a proxy or "
     "a firewall is at fault; compare the endpoint and the region that the client was given",
     "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
     "timeout": "test by hand (`time dd if={path} of=/dev/null bs=1M count=100`) and look at the server's load",
@@ -89,7 +89,7 @@ NEXT = {
 #: Advice for certain kinds of storage.
 LUSTRE = (
     "`lfs check servers` and `lctl get_param osc.*.import | grep -E 'target|state'` show which server this client has "
-    "lost; ask its administrators whether it or the way to it is down, and remount if the client stays evicted"
+    "lost; ask its administrators whether it or the network to it is down, and remount if the client stays evicted"
 )
 CEPH = (
     "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
@@ -123,7 +123,7 @@ NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in GONE},
     **{(backend, error): REMOTE.replace("CLIENT", asked) for backend, asked in CLIENTS.items() for error in GONE},
     ("nfs", "not_responding"): "`showmount -e {device}`, `ping {device}`, `nfsstat -m`: find out whether the server or "
-    "the way to it is down",
+    "the network to it is down",
     ("nfs", "timeout"): NEXT["timeout"],
     ("nfs", "estale"): "its export was restarted: remount it (`umount -f` and `mount`)",
     ("fuse", "enotconn"): NEXT["enotconn"],

@@ -104,12 +104,12 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         batch = f"the batch of rank {self.alone}" if self.alone is not None else "its batches"
         at = f" at step {step}" if step is not None else ""
         return (
-            f"Stop the run: what it writes from now on is of no use. Take the last checkpoint from {before} and run "
-            f"the same steps again with the same seed and data, `torch.autograd.set_detect_anomaly(True)` on. Bad "
-            f"again at the same step: data ({batch}{at}: `torch.isfinite` on the inputs) or algorithm; skip that "
-            f"batch, and if it then fails later, lower the learning rate, clip gradients, or compute in bf16 instead "
-            f"of fp16. Not again: run it on other nodes; if it fails only on the first ones, suspect silent "
-            f"corruption and test their GPUs with `dcgmi diag -r 3`."
+            f"Stop the run: checkpoints it writes from now on are unusable. Take the last checkpoint from {before} and "
+            f"run the same steps again with the same seed and data and `torch.autograd.set_detect_anomaly(True)`. If "
+            f"it fails again at the same step, suspect the data ({batch}{at}: `torch.isfinite` on the inputs) or the "
+            f"algorithm: skip that batch, and if it then fails later, lower the learning rate, clip gradients, or "
+            f"compute in bf16 instead of fp16. If not, run it on other nodes; if it fails only on the first ones, "
+            f"suspect silent corruption and test their GPUs with `dcgmi diag -r 3`."
         )
 
     def evidence(self) -> Sequence[Fact]:

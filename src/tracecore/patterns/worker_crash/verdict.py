@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 #: Advice by signal; `{on}` is replaced by the node.
 NEXT = {
-    "SIGSEGV": "it touched memory that is not its own: run it with `PYTHONFAULTHANDLER=1`, look at "
-    "`dmesg -T | grep -i segfault`{on} and open the core (`coredumpctl gdb`); native extensions come first",
-    "SIGBUS": "a mapped file or shared memory went away beneath it: look at `df -h /dev/shm` and `dmesg -T`{on}",
-    "SIGKILL": "somebody killed it: look for the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), then "
-    "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
-    "SIGTERM": "somebody told this process to end, and no other: look for who did (the scheduler's log, "
-    "`journalctl`{on}, a script that stops processes by name)",
+    "SIGSEGV": "it accessed memory that is not its own: run it with `PYTHONFAULTHANDLER=1`, look at "
+    "`dmesg -T | grep -i segfault`{on} and open the core (`coredumpctl gdb`); suspect native extensions first",
+    "SIGBUS": "a mapped file or shared memory disappeared while in use: look at `df -h /dev/shm` and `dmesg -T`{on}",
+    "SIGKILL": "it was killed: look for the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), then for "
+    "the sender of the signal (`journalctl -k`, the scheduler's log)",
+    "SIGTERM": "only this process was told to end: look for the sender (the scheduler's log, `journalctl`{on}, a "
+    "script that stops processes by name)",
     "SIGXFSZ": "a file that it wrote grew past its limit: compare `ulimit -f` of the job with what it writes",
     "SIGXCPU": "it used up its processor time: compare `ulimit -t` of the job with how long it runs",
-    "SIGPIPE": "whoever read what it wrote is gone: look at the other end of its pipe or socket",
+    "SIGPIPE": "the reader of its output is gone: look at the other end of its pipe or socket",
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception; with "
     "`TORCH_SHOW_CPP_STACKTRACES=1` the next one prints its stack",
 }
@@ -166,18 +166,18 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if isinstance(self.failure, LoaderError):
             return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
         if self.damaged is not None:
-            return f"{self.who}{on} died of {self.signal}: memory of its machine is damaged, as the kernel says{then}"
+            return f"{self.who}{on} died of {self.signal}: the kernel reports damaged memory on its machine{then}"
         if self.signal:
             return f"{self.who}{on} died of {self.signal}{then}"
         if self.gone:
-            return f"{self.who}{on} is gone, and nothing here says of what it died{then}"
+            return f"{self.who}{on} ended; the logs do not show why{then}"
         if self.left:
             return f"{self.who}{on} ended with status 0 before the others{then}"
         if self.exception is None:
             return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
         kind, message = self.exception
         if kind == UNFINISHED:
-            return f"{self.who}{on} raised an exception, of which the log has no last line{then}"
+            return f"{self.who}{on} raised an exception; its type and message are not in the log{then}"
         if kind == LAST_WORDS:
             return f"The log of {self.who[0].lower()}{self.who[1:]}{on} ends with: {reason(message)}{then}"
         if isinstance(self.failure, CudaError):
@@ -205,7 +205,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             whether = "The GPU itself is most likely fine; its host's `dmesg` would say otherwise."
             if fact.error in DOUBTFUL or "hardware" in (fact.detail or "").lower():
                 whether = (
-                    f"This error may be the hardware's: look for Xids in `dmesg -T`{on} and at `nvidia-smi -q` "
+                    f"The hardware may be the cause: look for Xids in `dmesg -T`{on} and at `nvidia-smi -q` "
                     f"first, and "
                     f"see whether the same step fails on another GPU."
                 )
@@ -218,7 +218,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                 return f"{LOADER.format(on=on)} Read the end of {logs}. {again}"
             if self.gone:
                 return (
-                    f"Read the end of {logs}: what it printed last, or that it just stops. Then look for who ended it: "
+                    f"Read the end of {logs}: does it show an error, or just stop? Then find out what ended it: "
                     f"the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), a crash of the machine, or "
                     f"the scheduler (preempted, evicted). {again}"
                 )
@@ -231,26 +231,26 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""
             return (
-                f"Read the end of {logs}{error}: what it printed before it ended is the cause. Where nothing was kept "
-                f"of it, `torchrun --tee 3 --log-dir DIR` keeps the output of every rank. {again}"
+                f"Read the end of {logs}{error}: its last lines before the end show the cause. If its output was not "
+                f"kept, start the job with `torchrun --tee 3 --log-dir DIR`, which keeps it for every rank. {again}"
             )
         if any(word in (fact.message or "") for word in ("EADDRINUSE", "ddress already in use")):
             return (
-                f"Another process holds the port{on}: `ss -ltnp` names it. If it is what an earlier run left behind, "
+                f"Another process holds the port{on}: `ss -ltnp` names it. If an earlier run left it behind, "
                 f"end it; else start with another port (`--master-port`, `MASTER_PORT`)."
             )
         if fact.type == LAST_WORDS:
             return (
-                f"Read the end of {logs}: nothing says that the program went on after this line, and no pattern knows "
-                f"it. With the exit status and the logs of the other processes more can be said."
+                f"Read the end of {logs}: the logs do not show that the program went on after this line, and no "
+                f"pattern matches it. Exit statuses and the logs of the other processes would show more."
             )
         place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
         where = ""
         if fact.file and fact.line is not None:
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
-        follows = " What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
+        follows = " Later errors of other ranks (lost connections, watchdog, SIGTERM) are consequences."
         follows = follows if self.followed else ""
-        late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
+        late = f" GPU errors are reported late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
         if self._on_gpu() and self.exception is not None and "hardware" in self.exception[1].lower():
             late += " The message says that hardware may be the cause: look for Xids in `dmesg -T` as well."
         return f"Read the traceback in {logs} ({place}){where}: what was raised there ended the run.{late}{follows}"

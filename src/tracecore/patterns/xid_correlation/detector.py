@@ -71,7 +71,7 @@ class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
         advice = f"NVIDIA's first action for Xid {code}{what}: {known.advice}. " if known else ""
         return (
             f"{cordon}{advice}Look at `dmesg -T | grep -i xid` and `nvidia-smi -q` on {node} for {gpu}, and at "
-            f"`{look}` for why the pod had to go."
+            f"`{look}` for the reason of the eviction."
         )
 
     def evidence(self) -> Sequence[Fact]:

@@ -167,7 +167,7 @@ def _life(
     state = "diagnosed" if recording.pattern else "open"
     if recording.pattern and dice.random() < 0.35:
         early = {**document, "root_cause": None, "status": "insufficient_evidence", "explains": [], "verdicts": []}
-        early["headline"] = f"No progress of {job.name} for 60 s, and nothing says why yet"
+        early["headline"] = f"No progress of {job.name} for 60 s; the logs do not show why yet"
         early["suspects"] = {"ranks": [], "nodes": [], "gpus": [], "pods": []}
         steps.append(("open", at + 60 * SECOND, "new", early))
     steps.append((state, at + 95 * SECOND, "there is new evidence" if steps else "new", document))
