@@ -145,3 +145,14 @@ def test_frames_that_py_spy_printed_are_no_last_words(tmp_path: Path) -> None:
     assert last_words(discover([tmp_path]), 2) is None
     (tmp_path / "rank2_71.txt").write_text("Process 71: ready\ndownloading part 3\n")
     assert last_words(discover([tmp_path]), 2) is not None
+
+
+def test_lines_of_slurm_and_warnings_are_no_last_words(tmp_path: Path) -> None:
+    (tmp_path / "rank3.log").write_text(
+        "2026-11-15 01:00:00 step 7 loss 2.5\n2026-11-15 01:00:09 waiting for the lock of the data set\n"
+        "/opt/torch/ddp.py:31: DeprecationWarning: torch.x is private\n  return func(*args, **kwargs)\n"
+        "slurmstepd: error: *** STEP 88.0 ON n1 CANCELLED AT 2026-11-15T01:10:00 ***\n"
+    )
+    found = last_words(discover([tmp_path]), 3)
+    assert found is not None
+    assert found.lines[-1][1].endswith("waiting for the lock of the data set")

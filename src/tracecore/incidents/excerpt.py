@@ -36,10 +36,11 @@ _REACH: Final = 256 << 20
 
 #: Bytes at the end of a log in which a rank's last lines are looked for.
 _TAIL: Final = 256 * 1024
-#: Lines that a rank does not write itself: its watchdog, NCCL, the end of the process.
+#: Lines that do not show what a rank did: of its watchdog, NCCL, Slurm, the end of the process, and warnings.
 _CHATTER: Final = re2.compile(
     r"\w+\.(?:cpp|hpp|cc):\d+\]|NCCL (?:WARN|INFO|version)|frame #\d+:|^#\d+ |^Exception raised from|terminate called"
     r"|what\(\):|^\[W\d{4} |Stack trace of the failed collective|C\+\+ CapturedTraceback"
+    r"|^(?:srun|slurmstepd(?:-[\w.-]+)?): |:\d+: \w+Warning: |^  (?:warnings\.warn|return [\w.]+)\("
 )
 #: A line of the watchdog that begins where a bar had not ended its line.
 _UNDER_A_BAR: Final = re2.compile(r"\[rank\d+\]:\[[EFIW]\d{4} .*")
