@@ -34,8 +34,6 @@ _FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,3
 _EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*(?:\(\w+\))?)(?::(?:\s(.*))?)?$")
 #: Ray raises this for a task that raised. The traceback of the task is below it.
 _CARRIES = "RayTaskError("
-#: Behind the header of an exception that another rank raised.
-CARRIED = ": (RANK "
 _ORIGIN = re2.compile(r"^ \(RANK (\d{1,7})\)\s*$")
 _GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
 #: Beginnings of logger lines, which end a message even without an empty line before them.

@@ -331,7 +331,6 @@ def storage_error(record: Stamped) -> StorageError | None:
         return None
     identity = record.identity()
     rank = natural(record.get("tracecore.storage.rank"))
-    rank = _carried_from(record.log.get("body")) if rank is None else rank
     if rank is not None and rank != identity.get("rank"):
         # The rank that repeats the error may run on another machine.
         identity = {key: value for key, value in identity.items() if key not in ("node", "pod", "gpu")} | {"rank": rank}
@@ -343,14 +342,6 @@ def storage_error(record: Stamped) -> StorageError | None:
         device=name(record.get("tracecore.storage.device")),
         retried=flag(record.get("tracecore.storage.retried")) is True,
     )
-
-
-def _carried_from(body: object) -> int | None:
-    """Return the rank whose exception another rank repeats (torch.distributed.checkpoint)."""
-    if not isinstance(body, str) or tracebacks.CARRIED not in body:
-        return None
-    parsed = tracebacks.parse(body)
-    return parsed.origin if parsed is not None else None
 
 
 WORKER = (
