@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts import collective
+from tracecore.facts.host import SlurmState
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence, rule_conditions, set_aside, whereabouts
@@ -22,6 +23,7 @@ from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.pattern_groups import CONDITIONS, ORDER
 from tracecore.patterns.contract import Suspects
+from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,9 +87,21 @@ def arbitrate(emissions: Sequence[Emission], run: JobRun, layers: Mapping[str, i
                 )
             found = kept
         finding.incidents += _worst_first(found, run)
+    finding.incidents = [one for one in finding.incidents if not _is_said_of_a_job(one, finding.incidents, run)]
     if not finding.incidents and (left := reported(run, layers)) is not None:
         finding.incidents.append(left)
     return finding
+
+
+def _is_said_of_a_job(incident: Incident, incidents: Sequence[Incident], run: JobRun) -> bool:
+    """Return whether an incident without a job only repeats that a machine was lost, which another says of its job."""
+    attempt = run.attempts.get((incident.job, incident.attempt))
+    if incident.root is not None or incident.job or attempt is None or attempt.progress:
+        return False
+    losses = [one for one in incidents if one.root is not None and one.root.verdict.pattern_name == "host_lost"]
+    lost = {short(node) for one in losses for node in one.suspects.nodes}
+    nodes = [short(fact.node or "") if isinstance(fact, SlurmState) else "" for fact in attempt.bad]
+    return bool(nodes) and lost.issuperset(nodes)
 
 
 def _is_history(t: Footprint, run: JobRun) -> bool:
