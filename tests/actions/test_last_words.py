@@ -92,3 +92,12 @@ def test_the_last_lines_begin_so_many_before_the_end(lines: int, begin: int) -> 
 def test_the_line_of_a_block_that_says_it_best(facts: list[Any], lines: list[str], place: int) -> None:
     stated: Any = SimpleNamespace(facts=facts)
     assert _telling(stated, lines) == place
+
+
+@pytest.mark.parametrize(
+    ("level", "told"), [("level=warning", False), ('"level": "warn"', False), ("level=error", True)]
+)
+def test_a_line_whose_field_says_that_it_warns_ends_no_run(level: str, told: bool) -> None:
+    before = '2026-11-06T01:40:28.852707907Z stderr F time="2026-11-06T01:40:28.852Z" component=sandbox.runner '
+    line = f'{before}{level} msg="user program failed" err="IndexError: list index out of range"\n'
+    assert (complaint(b"step 49 loss 4.755\n" + line.encode()) is not None) is told
