@@ -70,6 +70,8 @@ class Engine:
         lateness: how long after its own time a fact may arrive and still change everything it would have changed.
         skew: how far the clocks of two nodes may disagree. A fact is accepted up to this far ahead of the clock,
             and detectors that compare nodes allow for it.
+        tardiness: how late a timer may fire. Firing several timers together saves evaluations where only the verdicts
+            that stand at the end count; it must not exceed the allowed lateness.
         limits: see `EngineLimits`.
         strict: raise the exceptions of detectors; otherwise log and count them.
     """
@@ -80,11 +82,13 @@ class Engine:
         *,
         lateness: int = LATENESS,
         skew: int = SKEW,
+        tardiness: int = 0,
         limits: EngineLimits | None = None,
         strict: bool = True,
     ) -> None:
         self.lateness = lateness
         self.skew = skew
+        self.tardiness = tardiness
         self.limits = limits or EngineLimits()
         self.strict = strict
         self.stats = EngineStats()
@@ -144,7 +148,7 @@ class Engine:
             if taken < len(pending) and pending[taken].time < now:
                 step = min(now, max(pending[taken].time + self.lateness, self.clock))
             while True:
-                instant = min(step, max(self._timers[0][0], self.clock)) if self._timers else step
+                instant = min(step, max(self._timers[0][0] + self.tardiness, self.clock)) if self._timers else step
                 ahead = self.skew if instant == now else 0
                 begin, taken = taken, bisect_right(pending, instant + ahead, taken, key=_time)
                 self._windows.insert(pending[begin:taken], self.clock)

@@ -68,7 +68,7 @@ def conclude(
         last_lines: the last lines of a rank in an attempt, where logs can be read.
         placement: where ranks run, as other files tell.
     """
-    engine = Engine(patterns, strict=False, limits=WHOLE, lateness=STEP)
+    engine = Engine(patterns, strict=False, limits=WHOLE, lateness=STEP, tardiness=STEP)
     verdicts = standing(engine.replay(facts, until=until))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, ranks, placement)
