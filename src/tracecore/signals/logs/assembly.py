@@ -16,6 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from tracecore.signals.logs.dialects import UnwrappedLine
 from tracecore.signals.logs.multiline import (
+    CHAINED,
     CLOSE,
     HOLD,
     LAST,
@@ -30,8 +31,11 @@ from tracecore.signals.logs.multiline import (
     unboxed,
 )
 
-#: Lines of no block that may come between two lines of a block.
+#: Lines of no block that may come between two lines of a block, and the same for a block that seems to be whole.
 MAX_FOREIGN: Final = 400
+MAX_FOREIGN_WHOLE: Final = 128
+#: After this many such lines, a block that seems to be whole goes on with nothing but a chained traceback.
+SETTLED: Final = 8
 #: Bytes of a block's text. Of a longer one the beginning and the end are kept.
 MAX_BODY: Final = 1 << 18
 
@@ -59,6 +63,11 @@ class OpenBlock:
         self.held = 0
         #: Lines of no block since the last line of this one.
         self.foreign = 0
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether so many foreign lines came that no more of the block is expected."""
+        return self.foreign > (MAX_FOREIGN_WHOLE if self.shape.whole else MAX_FOREIGN)
 
     def offer(self, text: bytes) -> Take:
         """Add a line if it belongs to the block."""
@@ -179,9 +188,23 @@ class Assembly(Generic[Block]):
         self.message = None
         return message
 
+    def passes(self, raw: bytes) -> bool:
+        """Return whether a raw line is foreign to all open blocks, which are whole, and count it.
+
+        This saves unwrapping the lines after a traceback.
+        """
+        if self.message is not None or not self.by_writer or CHAINED.search(raw) is not None:
+            return False
+        blocks = self.by_writer.values()
+        if not all(block.shape.whole and SETTLED <= block.foreign <= MAX_FOREIGN_WHOLE for block in blocks):
+            return False
+        for block in blocks:
+            block.foreign += 1
+        return True
+
     def place(self, line: UnwrappedLine) -> Placed[Block]:
         """Add a line to the block that it belongs to, and close the blocks that it ends."""
-        ended = [block for block in self.by_writer.values() if block.foreign > MAX_FOREIGN] if self.by_writer else []
+        ended = [block for block in self.by_writer.values() if block.abandoned] if self.by_writer else []
         for block in ended:
             del self.by_writer[block.writer]
         writer, text = line.writer, line.text

@@ -130,8 +130,6 @@ def plain(
 
     def unwrap(raw: bytes) -> UnwrappedLine:
         line = UnwrappedLine(clean(raw))
-        if line.text[:1] == b"{" and TRACEBACK in line.text:
-            _unfold(line)
         if wrapped is not None and (match := wrapped.match(line.text)):
             _unwrap_prefix(line, match, wrapping)
             line.rank = ranks.get(line.host, line.rank)
@@ -178,7 +176,16 @@ def _unwrap_prefix(line: UnwrappedLine, match: re.Match[bytes], wrapping: str) -
 
 
 def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
-    """Remove prefixes of launchers and times in front of them, and take rank and writer from them."""
+    """Remove prefixes of launchers and times in front of them, and take rank and writer from them.
+
+    If the rest is JSON with a traceback, unfold it.
+    """
+    _strip(line, single_node)
+    if line.text[:1] == b"{" and TRACEBACK in line.text:
+        _unfold(line)
+
+
+def _strip(line: UnwrappedLine, single_node: bool) -> None:
     for _ in range(3):
         text = line.text
         # Most lines have no prefix, and many begin with a bracketed time.
@@ -246,8 +253,6 @@ def container(single_node: bool = True) -> Dialect:
             line = UnwrappedLine(clean(raw))
         elif not line.partial:
             line.text = clean(line.text)
-            if line.text[:1] == b"{" and TRACEBACK in line.text:
-                _unfold(line)
             strip_prefixes(line, single_node)
         return line
 

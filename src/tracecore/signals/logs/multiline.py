@@ -45,6 +45,8 @@ _CHAINED = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
+#: Matches every raw line with which a traceback may go on after its error.
+CHAINED = re2.compile(b"|".join(map(re2.escape, (HEADER, *_CHAINED))))
 #: The first line about a node of TensorFlow. The reason follows below.
 _NODE = b"Node: '"
 #: Ends of lines that announce a reason. It follows below, perhaps after an empty line.

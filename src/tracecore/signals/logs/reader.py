@@ -216,6 +216,8 @@ class _Records:
             if not candidate and not self._cut_lines and (message := self._open.ended_message(raw)) is not None:
                 yield from self._emit(message)
                 continue
+            if not candidate and not self._cut_lines and EXITING not in raw and self._open.passes(raw):
+                continue
             line, place = self._dialect(raw), _Place(base + begin, number, base + end)
             if line.partial or self._cut_lines:
                 joined = self._join(line, place)
