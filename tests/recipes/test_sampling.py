@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from tracecore.facts.fact import Fact
 from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
-from tracecore.facts.training import Progress
+from tracecore.facts.training import CheckpointPhase, Progress
 from tracecore.recipes import sampling
 from tracecore.recipes.lanes import SKEW
 from tracecore.recipes.plan import fresh, plan
+from tracecore.recipes.repeats import MAX_EVENTS
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -139,13 +140,12 @@ def _place(fact: Fact) -> tuple[int, str]:
 
 
 def _followed(sampled: list[Fact], every: list[Fact]) -> None:
-    """After what is no progress, the next report of each lane is there."""
+    """After each trouble, the next report of its rank is there; the next one of any rank if it does not tell."""
     kept = {fact.uid for fact in sampled}
-    lanes = {fact.rank for fact in every if isinstance(fact, Progress)}
-    for event in [fact for fact in every if not isinstance(fact, Progress)][-sampling.MAX_EVENTS :]:
-        for lane in lanes:
-            later = [f for f in every if isinstance(f, Progress) and f.rank == lane and _place(f) > _place(event)]
-            assert not later or later[0].uid in kept
+    reports = [fact for fact in every if isinstance(fact, Progress)]
+    for trouble in [fact for fact in every if not isinstance(fact, Progress | CheckpointPhase)][-MAX_EVENTS:]:
+        later = [f for f in reports if trouble.rank in (None, f.rank) and _place(f) > _place(trouble)]
+        assert not later or later[0].uid in kept
 
 
 def _same(sampled: list[Fact], every: list[Fact], end: int) -> None:

@@ -84,7 +84,7 @@ def _evaluate(line: bytes) -> Reading:
     found = re.search(rb"step (\d+)", line)
     step = int(found.group(1)) if found else None
     odd = step is not None and step >= 5000
-    return Reading(found is not None, True, step + 1 if odd and step is not None else step, (), (), None, ())
+    return Reading(found is not None, True, False, step + 1 if odd and step is not None else step, (), (), None, ())
 
 
 def test_a_shape_is_what_numbers_move() -> None:

@@ -5,7 +5,8 @@ A *lane* is the lines of one shape by one writer with values of one magnitude: `
 progress the lanes report. In a lane only *moves* matter: lines with a higher step than any before, or one so much lower
 that the run went back. These are handed on:
 
-- both moves around an *edge*: a pause of the owner or a step back, so that stalls and restarts have the same bounds;
+- both moves around an *edge*: a pause of the owner or a step back, so that stalls and restarts have the same bounds.
+  An owner that always reports after a minute does not pause for a minute;
 - one move in each interval, which shows that the run goes on;
 - moves before and after an event (a line that is more than progress).
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tracecore.recipes.columns import Array, Flags, Progress, Times
@@ -31,20 +32,42 @@ SKEW: Final = 2
 #: has no order.
 MAX_BACK: Final = 8
 MORE_BACK: Final = 2
-#: Moves of each owner that are handed on after an event.
+#: Moves that are handed on after an event: of anybody or of a lone owner, and of the owner that the event concerns. A
+#: lone owner may be several ranks that do not name themselves, so one or two moves could be another's.
 AFTER: Final = 6
+AFTER_NAMED: Final = 2
 #: Moves at the end of a stream that are handed on: shared by all lanes, and the least and most for one lane.
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
 MOST_TAIL: Final = 16
+#: A pause is at least this many times as long as the owner's usual gap, the median of its last gaps.
+PAUSES: Final = 3
+#: Gaps of each owner that are remembered.
+MAX_GAPS: Final = 15
 #: Two lines that seem to be this many seconds apart may have different clocks: loggers leave out the year, or the zone.
 FAR: Final = 600
 
 _LIFT: Final = 1 << 42
 #: The step of a lane without a move.
 _NO_STEP: Final = -(1 << 41)
-#: For an owner without a move: the time of its last move, and the line where its last pause ended.
-_NO_MOVE: Final = float("nan"), -1
+
+
+class _Owner(NamedTuple):
+    """The state of an owner between two blocks.
+
+    Args:
+        time: of its last move.
+        ended: the line where its last pause ended.
+        gaps: the seconds between its last moves.
+    """
+
+    time: float
+    ended: int
+    gaps: tuple[float, ...]
+
+
+#: An owner without a move.
+_NO_MOVE: Final = _Owner(float("nan"), -1, ())
 
 
 class Thinned(NamedTuple):
@@ -123,10 +146,9 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[int, Lane] = {}
-        #: By owner: how many of its next moves are handed on because of an event.
-        self._due: dict[int, int] = {}
-        #: By owner: the time of its last move, and the line where its last pause ended.
-        self._owners: dict[int, tuple[float, int]] = {}
+        #: How many of the next moves are handed on because of an event: by owner, and of anybody.
+        self._due: dict[int | None, int] = {}
+        self._owners: dict[int, _Owner] = {}
         #: Owners with lines that have a step.
         self._stepping: set[int] = set()
         #: Lines of earlier blocks.
@@ -143,7 +165,7 @@ class Lanes:
         limit: float,
         intervals: Sequence[int],
         enough: int,
-        events: Array,
+        events: Mapping[int, int | None],
         lead: int = 1,
         *,
         together: bool = False,
@@ -152,10 +174,10 @@ class Lanes:
 
         Args:
             found: the lines; at least one.
-            limit: seconds of a pause.
+            limit: seconds of a pause, at least.
             intervals: one move of each interval is handed on. The first length that gives no more than `enough` moves
                 is used, else the last.
-            events: lines that are more than progress.
+            events: lines that tell of trouble, each with the owner that it concerns; None if it does not tell.
             lead: moves to hand on before the last event.
             together: one move of an interval is enough for all lanes of an owner.
         """
@@ -189,12 +211,13 @@ class Lanes:
         if not has_step.all():
             counts = has_step | ~np.isin(found.owner[own], list(self._stepping))
         ended, latest = np.full(len(moves), -1), np.full(len(moves), np.nan)
+        limits = np.full(len(moves), limit)
         gaps = np.where(timed & (passed >= 0), passed, np.inf)
-        ended[here[counts]], latest[here[counts]] = self._pauses(
+        ended[here[counts]], latest[here[counts]], limits[here[counts]] = self._pauses(
             found.take(own[counts]), np.concatenate(((np.inf,), gaps, (np.inf,))), here[counts], limit
         )
         pause = np.zeros(len(moves), np.bool_)
-        pause[1:] = (passed >= limit) & (ended[1:] > line[moves[:-1]])
+        pause[1:] = (passed >= limits[1:]) & (ended[1:] > line[moves[:-1]])
         edge = pause.copy()
         edge[1:] |= turned | follows & ((step[moves[:-1]] == _NO_STEP) | (~np.isfinite(then) & np.isfinite(now)))
         for owner in new:
@@ -225,8 +248,9 @@ class Lanes:
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
-    def _pauses(self, moves: Progress, gaps: Times, places: Array, limit: float) -> tuple[Array, Times]:
-        """Return for each move the line where its owner's last pause ended, and the owner's latest time before it.
+    def _pauses(self, moves: Progress, gaps: Times, places: Array, limit: float) -> tuple[Array, Times, Times]:
+        """Return for each move the line where its owner's last pause ended, the owner's latest time before it, and how
+        long a pause of the owner is.
 
         Pauses are looked for in owners, not in lanes: a lane whose lines are rare pauses all the time. Two lanes may
         have different clocks. So when two neighbouring moves seem far apart, the time between them is at most the gap
@@ -236,15 +260,16 @@ class Lanes:
             moves: those that count as progress of their owner.
             gaps: seconds between each move of the block and the one before it in its lane, and to the one after it.
             places: indexes of `moves` among the moves of the block.
-            limit: seconds of a pause.
+            limit: seconds of a pause, at least.
         """
         order = np.argsort(moves.line, kind="stable")
         if not _all_same(moves.owner):
             order = order[np.argsort(moves.owner[order], kind="stable")]
         order = order[np.isfinite(moves.time[order])]
         ended, before = np.full(len(moves.line), -1), np.full(len(moves.line), np.nan)
+        limits = np.full(len(moves.line), limit)
         if not len(order):
-            return ended, before
+            return ended, before, limits
         names = moves.owner[order]
         first = np.append(0, np.flatnonzero(np.diff(names)) + 1)
         known = [self._owners.get(name, _NO_MOVE) for name in names[first].tolist()]
@@ -252,52 +277,62 @@ class Lanes:
         begins = np.zeros(len(order) + len(first), np.bool_)
         heads = first + np.arange(len(first))
         begins[heads] = True
-        times = _with_heads([last for last, _ in known], moves.time[order], begins)
+        times = _with_heads([owner.time for owner in known], moves.time[order], begins)
         passed = np.diff(times)
         far = np.abs(passed) > FAR
         if far.any():
             since, until = (_with_heads(np.inf, gaps[places[order] + side], begins) for side in (0, 1))
             passed = np.where(far, np.minimum(since[1:], until[:-1]), passed)
-        ends = _with_heads([ended for _, ended in known], moves.line[order] + self._lines, begins)
-        ends[1:][(passed < limit) & ~begins[1:]] = -1
+        ends = _with_heads([owner.ended for owner in known], moves.line[order] + self._lines, begins)
         lasts = np.append(heads[1:], len(times)) - 1
         latest = times.copy()
-        for head, last in zip(heads.tolist(), lasts.tolist(), strict=True):
+        parts = zip(names[first].tolist(), known, first.tolist(), heads.tolist(), lasts.tolist(), strict=True)
+        for name, owner, begin, head, last in parts:
+            recent = (*owner.gaps, *passed[max(head, last - MAX_GAPS) : last].tolist())
+            recent = tuple([gap for gap in recent if gap >= 0])[-MAX_GAPS:]
+            usual = sorted(recent)[len(recent) // 2] if recent else 0.0
+            limits[order[begin : begin + last - head]] = longest = max(limit, PAUSES * usual)
+            ends[head + 1 : last + 1][passed[head:last] < longest] = -1
             np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])
             np.fmax.accumulate(latest[head : last + 1], out=latest[head : last + 1])
-        states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
-        self._owners.update(zip(names[first].tolist(), states, strict=True))
+            self._owners[name] = _Owner(float(times[last]), int(ends[last]), recent)
         ended[order], before[order] = ends[~begins], latest[np.flatnonzero(~begins) - 1]
-        return ended, before
+        return ended, before, limits
 
-    def _keep_near_events(self, kept: Flags, moves: Array, line: Array, owner: Array, events: Array, lead: int) -> None:
-        """Keep moves of each owner before and after events. Some of the moves after may be in the next block.
+    def _keep_near_events(
+        self, kept: Flags, moves: Array, line: Array, owner: Array, events: Mapping[int, int | None], lead: int
+    ) -> None:
+        """Keep moves before and after events. Some of the moves after may be in the next block.
 
         Args:
             kept: flags of all moves; changed in place.
             moves: indexes of this block's moves in `kept`.
             line: their lines.
             owner: their owners.
+            events: see `thin`.
+            lead: moves to keep before the last event.
         """
-        if len(events):
-            self._due = dict.fromkeys(self._due, AFTER)
-        if not len(line) or not (len(events) or any(self._due.values())):
+        if not (events or self._due):
             return
-        order = np.lexsort((line, owner))
-        begins = np.append(0, np.flatnonzero(np.diff(owner[order])) + 1)
-        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(order)], strict=True):
-            name, own = int(owner[order[first]]), order[first:stop]
-            if not len(events):
-                due = self._due.get(name, 0)
-                kept[moves[own[:due]]] = True
-                self._due[name] = max(due - len(own), 0)
-                continue
-            after = np.searchsorted(line[own], events)
-            last = int(after[-1])
-            # The event's own line may have a step. Then the next line repeats it and is no move.
-            near = np.concatenate((after - 1, after, after + 1, np.arange(last - lead, last + AFTER)))
-            kept[moves[own[near[(near >= 0) & (near < len(own))]]]] = True
-            self._due[name] = max(last + AFTER - len(own), 0)
+        order = np.argsort(line, kind="stable")
+        line, moves, owner = line[order], moves[order], owner[order]
+        own: dict[int | None, Array] = {None: np.arange(len(line))}
+
+        def keep(name: int | None, begin: int, stop: int) -> None:
+            kept[moves[own[name][max(begin, 0) : stop]]] = True
+            if (left := stop - len(own[name])) > 0:
+                self._due[name] = max(left, self._due.get(name, 0))
+
+        due, self._due = self._due, {}
+        for name in {*due, *events.values()} - {None}:
+            own[name] = np.flatnonzero(owner == name)
+        for name, left in due.items():
+            keep(name, 0, left)
+        last = max(events, default=-1)
+        for event, name in events.items():
+            below = int(np.searchsorted(line[own[name]], event))
+            after = AFTER if name is None or len(self._owners) == 1 else AFTER_NAMED
+            keep(name, below - (lead if event == last else 1), below + after)
 
     def reports(self, thinned: Thinned, row: Callable[[int], LoneLine], keep: int) -> list[LoneLine]:
         """Return the reports that a block completes, and hold back the others.

@@ -42,6 +42,8 @@ _PROGRESS = frozenset(
         *("tracecore.training.epoch", "tracecore.training.iter_time_s", "tracecore.training.data_time_s"),
     }
 )
+#: Attributes of normal work begin with one of these.
+_OF_WORK = ("gen_ai.training.", "tracecore.training.", "tracecore.straggler.")
 #: Attributes whose magnitude matters.
 _VALUES = ("tracecore.training.loss", "tracecore.training.grad_norm")
 #: Endings of attributes that name nothing. In a storm of equal errors these differ from one to the next.
@@ -288,6 +290,7 @@ class LayerPlan:
             return Reading(
                 stamped=bool(stamped) and not line.partial,
                 only_progress=stamped <= _PROGRESS and self._plan.failures == failures,
+                trouble=any(not name.startswith(_OF_WORK) for name in stamped),
                 step=step if isinstance(step, int) else None,
                 writer=(line.writer, line.host, *map(attributes.get, _WRITER)),
                 kind=(attributes.get("gen_ai.training.phase"), frozenset(attributes)),

@@ -1,5 +1,8 @@
 """Thinning of repeated events: the first few are handed on, then the first and the last of each block, with a count.
 
+A kind that comes all the time is *routine*: far from the end of the stream its events are no longer told apart, and
+only the last one of each block is handed on.
+
 Lines are of one *kind* when they differ only in numbers and in words that no recipe names. When a kind has come a few
 times, the recipes are asked what its numbers mean. Numbers that name something (a rank, a host, an error code) tell
 *events* of the kind apart. Times, sizes, steps and numbers in a message do not.
@@ -18,22 +21,24 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tracecore.recipes.columns import HIDDEN, Array, Lines, Mask
+from tracecore.recipes.columns import HIDDEN, Lines, Mask
 from tracecore.recipes.shapes import DIGITS, VARYING, Evaluate, Reading, meaningful, number_spans, raw_spans
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
 from tracecore.signals.logs.selector import ALWAYS, OPENERS, LoneLine
 
-#: How often the same event is handed on before it is thinned.
+#: How often the same event is handed on, with progress lines beside it, before it is thinned.
 FIRST: Final = 8
+#: After this many lines a kind is routine: jobs survive what they do that often. Of an event of such a kind, only the
+#: first `FIRST_ROUTINE` are handed on before it is thinned.
+ROUTINE: Final = 64
+FIRST_ROUTINE: Final = 2
 #: Events of one kind that are told apart; further ones count as one event.
 MAX_ALIKE: Final = 128
 #: Kinds that are remembered; all are forgotten when there are more.
 MAX_KINDS: Final = 4096
-#: Progress lines are kept beside this many events of a kind.
-NEWS: Final = 4
 #: Progress lines are kept beside this many events of a block.
-MAX_EVENTS: Final = 8
+MAX_EVENTS: Final = 64
 
 #: A line of a traceback, and how many lines above an error it is looked for.
 FRAME: Final = b'", line '
@@ -84,19 +89,19 @@ class Kinds:
         self._evaluate = evaluate
         self.mask = mask
         self._known: dict[bytes, Kind] = {}
-        self._is_event: dict[bytes, bool] = {}
+        self._tells: dict[bytes, bool] = {}
         #: Kinds whose numbers name nothing: the key by a line without digits. It saves masking the line.
         self.keys: dict[bytes, bytes] = {}
 
-    def is_event(self, key: bytes, raw: bytes) -> bool:
-        """Whether recipes find something in lines of a kind. The opening line of a block always counts."""
-        found = self._is_event.get(key)
+    def tells_trouble(self, key: bytes, raw: bytes) -> bool:
+        """Whether recipes find trouble in lines of a kind. The opening line of a block always counts."""
+        found = self._tells.get(key)
         if found is None:
-            if len(self._is_event) >= MAX_KINDS:
-                self._is_event.clear()
+            if len(self._tells) >= MAX_KINDS:
+                self._tells.clear()
             opens = any(map(raw.__contains__, ALWAYS))
-            found = not _is_ruler(raw) if opens else self._evaluate(raw).stamped
-            self._is_event[key] = found
+            found = not _is_ruler(raw) if opens else self._evaluate(raw).trouble
+            self._tells[key] = found
         return found
 
     def find(self, key: bytes) -> Kind | None:
@@ -193,6 +198,8 @@ class Repeats:
         events: Sequence[int],
         partial: Collection[int],
         row: Callable[[int], LoneLine] | None,
+        *,
+        far: bool,
     ) -> SortedEvents:
         """Sort the candidate lines of a block.
 
@@ -202,6 +209,7 @@ class Repeats:
             events: the candidates.
             partial: those that are part of a line that the container runtime cut; they are kept.
             row: returns a line as a report; None to keep all events.
+            far: the end of the stream is far away.
         """
         kinds = self._kinds
         found = SortedEvents([], {}, [], [], {})
@@ -211,6 +219,8 @@ class Repeats:
         keys: dict[int, bytes] = {}
         tracebacks: dict[bytes, list[int]] = {}
         inside: dict[int, list[int]] = {}
+        #: Lines of routine kinds.
+        routines: set[int] = set()
         opener, until = -1, -1
         for line in events:
             if line <= until:
@@ -226,6 +236,8 @@ class Repeats:
                 inside[line] = [line]
                 if history.count > FIRST:
                     tracebacks.setdefault(key, []).append(line)
+                if far and history.count > ROUTINE:
+                    routines.add(line)
                 continue
             masked = masked_lines.get(line, b"")
             key = kinds.keys.get(bare[line]) or masked.translate(None, DIGITS + HIDDEN + b" ")
@@ -242,38 +254,51 @@ class Repeats:
                 found.kept.append(line)
             else:
                 event, count = history.add(kind, masked)
-                if count < FIRST or not _is_whole_event(texts, line):
+                routine = far and history.count > ROUTINE
+                if count < (FIRST_ROUTINE if routine else FIRST) or not _is_whole_event(texts, line, until + 1):
                     found.kept.append(line)
                     found.news[line] = key
                 else:
+                    if routine:
+                        event = b""
+                        routines.add(line)
                     repeated.setdefault((key, event), []).append(line)
                     keys[line] = key
-        for first, *more in tracebacks.values():
-            for line in more[:-1]:
-                del inside[line]
-            if more:
-                found.counts[first] = len(more)
-            found.news[(first, *more)[-1]] = TRACEBACK
+        for same in tracebacks.values():
+            # The last one stands for itself: whatever it began may not have ended. Steps after it show that the run
+            # survived it.
+            found.news[same[-1]] = TRACEBACK
+            shown = same[-1:] if same[-1] in routines else same[:1]
+            if len(same) > 1 and same[-1] not in routines:
+                found.news[same[-2]] = TRACEBACK
+            if len(same) > 1:
+                found.counts[shown[0]] = len(same) - (shown[0] != same[-1])
+            for line in same[:-1]:
+                if line not in shown:
+                    del inside[line]
         for whole in inside.values():
             found.kept.extend(whole)
         for same in repeated.values():
             assert row is not None
-            # The last one stands for itself: whatever it began may not have ended.
             *before, last = same
+            found.news[last] = keys[last]
+            if before and last in routines:
+                whole_row = row(last)
+                found.reports.append(whole_row._replace(until=whole_row.raw, lines=len(same), event=True))
+                continue
             if before:
+                found.news[before[-1]] = keys[last]
                 until_raw = row(before[-1]).raw
                 found.reports.append(row(before[0])._replace(until=until_raw, lines=len(before), event=True))
             found.reports.append(row(last))
-            # Steps after it show that the run survived it.
-            found.news[last] = keys[last]
         return found
 
-    def important(self, lines: Lines, news: Mapping[int, bytes]) -> Array:
-        """Return at most `MAX_EVENTS` of the news, evenly spread, without lines in which recipes find nothing."""
-        chosen = sorted(news)
-        if len(chosen) > MAX_EVENTS:
-            chosen = [chosen[place] for place in np.linspace(0, len(chosen) - 1, MAX_EVENTS).astype(np.int64).tolist()]
-        return np.array([line for line in chosen if self._kinds.is_event(news[line], lines.raw(line))], np.int64)
+    def troubles(self, lines: Lines, news: Mapping[int, bytes]) -> list[int]:
+        """Return at most `MAX_EVENTS` of the news, evenly spread, without lines in which recipes find no trouble."""
+        found = [line for line in sorted(news) if self._kinds.tells_trouble(news[line], lines.raw(line))]
+        if len(found) > MAX_EVENTS:
+            found = [found[place] for place in np.linspace(0, len(found) - 1, MAX_EVENTS).astype(np.int64).tolist()]
+        return found
 
     def _masked(self, texts: Lines, events: Sequence[int]) -> dict[int, bytes]:
         """Return the masked texts of some lines."""
@@ -291,7 +316,7 @@ class Repeats:
             if len(self._histories) >= MAX_KINDS:
                 self._histories.clear()
             history = self._histories[key] = _KindHistory()
-        if history.count < NEWS:
+        if history.count < FIRST:
             found.news[line] = key
         history.count += 1
         return history
@@ -324,15 +349,19 @@ def _traceback(texts: Lines, line: int) -> tuple[int, bytes] | None:
     return None
 
 
-def _is_whole_event(texts: Lines, line: int) -> bool:
-    """Whether a line is a whole event, not the first or last line of a block."""
+def _is_whole_event(texts: Lines, line: int, since: int) -> bool:
+    """Whether a line is a whole event, not the first or last line of a block.
+
+    Args:
+        since: the first line after the last traceback that is known to have ended.
+    """
     text = texts.raw(line)
     if _is_json(text):
         return True
     if any(map(text.__contains__, ALWAYS)):
         return False
     # The error at the end of a traceback belongs to it, even if other ranks write in between.
-    if texts.marked.find(FRAME, texts.starts[max(line - ABOVE, 0)], texts.starts[line]) >= 0:
+    if texts.marked.find(FRAME, texts.starts[max(line - ABOVE, since, 0)], texts.starts[line]) >= 0:
         return False
     # A blank line belongs to the event only if more of it follows. Programs overwrite a progress bar with blanks.
     below = range(line + 1, min(line + 2 + MAX_BLANK, len(texts.ends)))

@@ -48,6 +48,9 @@ FULL_BLOCK: Final = 3 << 18
 #: Bytes at the end of a stream. Of a lane that ended before them, only the last line is handed on.
 RECENT: Final = 4 << 20
 
+#: Owners of progress whose names are remembered.
+MAX_OWNERS: Final = 1024
+
 #: Of the lines that are known to say nothing, one in `CHECKED` is scanned. Of those, `MAX_CHECKED` of each block are
 #: evaluated.
 CHECKED: Final = 16
@@ -89,6 +92,8 @@ class Sampler:
         self._live = live
         self._lanes = Lanes()
         self._repeats = Repeats(kinds)
+        #: The names of each owner of progress: machine, rank, pod.
+        self._owners: dict[int, tuple[object, ...]] = {}
         #: The container runtime cut the last line of the previous block, so its rest comes first.
         self._cut = False
         self._end = 0
@@ -115,7 +120,11 @@ class Sampler:
             start = int(lines.starts[line])
             return LoneLine(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
-        sorted_events = self._repeats.thin(lines, texts, events.tolist(), {*cut, *rest}, None if self._live else row)
+        failed = len(events) > 0 and find(text, FAILED_GROUP) >= 0
+        far = self._far_from_end(block) and not failed
+        sorted_events = self._repeats.thin(
+            lines, texts, events.tolist(), {*cut, *rest}, None if self._live else row, far=far
+        )
         # The rest of a cut line may have a number past the last line of the block.
         is_event = np.zeros(len(lines.ends) + 1, np.bool_)
         is_event[events] = is_event[rest] = True
@@ -126,23 +135,23 @@ class Sampler:
         picked = [events, alone]
         if self._lanes.full:
             reports += self._lanes.close()
-        if len(events) and find(text, FAILED_GROUP) >= 0:
+        if failed:
             # What workers write after this line is another attempt, so no line may stand for lines on both sides.
             reports += self._lanes.close()
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        important = self._repeats.important(lines, sorted_events.news)
+        troubles = self._concerned(self._repeats.troubles(lines, sorted_events.news), found, lines)
         if timed.any():
             rows = found.take(timed)
             keep = 1 if self._far_from_end(block) else self._lanes.tail()
-            thinned = self._lanes.thin(rows, PAUSE, EVERY, ENOUGH, important, keep)
+            thinned = self._lanes.thin(rows, PAUSE, EVERY, ENOUGH, troubles, keep)
             reports += self._lanes.reports(thinned, lambda place: row(int(rows.line[place])), keep)
             reports.sort(key=_offset)
             picked.append(_last_before(found.line[~timed], rows.line[thinned.place[thinned.pause]]))
         if not timed.all():
             rows = found.take(~timed)
-            thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, important, together=self._live)
+            thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, troubles, together=self._live)
             places = thinned.place[thinned.kept]
             # Far from the end, the last line of an owner stands for all its lanes.
             lasts = _lasts(rows.owner) if self._far_from_end(block) else thinned.lasts
@@ -157,6 +166,25 @@ class Sampler:
     def finish(self) -> Sequence[LoneLine]:
         """Return the lines that are still held back: reports, and the last lines of each lane."""
         return self._lanes.close(self._end - RECENT)
+
+    def _concerned(self, events: Sequence[int], found: Progress, lines: Lines) -> dict[int, int | None]:
+        """Return for some events the owner of progress that they concern; None if an event does not tell."""
+        if not events or not len(found.line):
+            return dict.fromkeys(events)
+        new = [owner for owner in distinct(found.owner).tolist() if owner not in self._owners]
+        if len(self._owners) + len(new) > MAX_OWNERS:
+            return dict.fromkeys(events)
+        for owner in new:
+            line = int(found.line[np.argmax(found.owner == owner)])
+            self._owners[owner] = self._shapes.evaluate(lines.raw(line)).owner
+        if len(self._owners) == 1:
+            return dict.fromkeys(events, *self._owners)
+        concerned: dict[int, int | None] = {}
+        for event in events:
+            named = self._shapes.evaluate(lines.raw(event)).owner
+            own = [owner for owner, names in self._owners.items() if _same(named, names)]
+            concerned[event] = own[0] if len(own) == 1 else None
+        return concerned
 
     def _far_from_end(self, block: Block) -> bool:
         """Return whether much more follows a block. In a live stream more follows a full block."""
@@ -337,3 +365,9 @@ def _last_before(lines: Array, pauses: Array) -> Array:
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
     matched.append(end - 1)
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether two owners share a name, and no name is known of both and differs."""
+    known = [(one, other) for one, other in zip(some, others, strict=True) if not {one, other} & {None, ""}]
+    return bool(known) and all(one == other for one, other in known)

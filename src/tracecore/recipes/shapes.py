@@ -42,17 +42,20 @@ class Reading(NamedTuple):
     Args:
         stamped: the recipes stamp something on it.
         only_progress: they stamp nothing but progress.
+        trouble: they stamp more than normal work: progress, checkpoints, step times.
         step: its step.
         writer: identifies the process that wrote it.
         kind: tells kinds of progress lines apart: the phase and which attributes there are.
         time: in seconds, in any calendar; None without a time.
         values: loss and gradient norm. Only their magnitude matters.
-        owner: identifies the rank whose progress it is. Several writers may report the progress of one rank.
+        owner: identifies the rank whose progress it is (machine, rank, pod). Several writers may report the progress of
+            one rank.
         details: attributes besides progress, without messages, sizes and the like.
     """
 
     stamped: bool
     only_progress: bool
+    trouble: bool
     step: int | None
     writer: object
     kind: object
