@@ -47,11 +47,11 @@ class Progress(Fact, frozen=True, kw_only=True):
 
 
 class Preparation(Fact, frozen=True, kw_only=True):
-    """A progress bar of work that is no training step: preparing data, a download, loading weights.
+    """Work that is no training step: preparing data, a download, loading weights.
 
     Args:
-        what: the words before the bar.
-        done: the bar is complete.
+        what: the words before its progress bar, or of the line that says that it begins.
+        done: the bar is complete; None if there is no bar.
     """
 
     kind: ClassVar[str] = "preparation"
@@ -59,7 +59,7 @@ class Preparation(Fact, frozen=True, kw_only=True):
     folds: ClassVar[bool] = True
 
     what: str
-    done: bool = False
+    done: bool | None = None
 
     def describe(self) -> str:
         return sentence(self, f"{'done with' if self.done else 'busy with'} `{self.what}`")

@@ -112,7 +112,6 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="the program ends when a result is different the second time",
         test=when.ended_on_result,
-        before=False,
     ),
     Rule(
         causes=("hbm_ecc",),

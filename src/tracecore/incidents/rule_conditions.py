@@ -73,7 +73,7 @@ def recomputed(cause: Footprint, effect: Footprint) -> bool:
 def ended_on_result(cause: Footprint, effect: Footprint) -> bool:
     """Whether a process ended without an exception or a signal after a result was computed again."""
     own = "exception.type" in effect.fields or died_of(effect)
-    return "gen_ai.training.step" in cause.fields and not own and cause.first <= effect.last + SLACK
+    return "gen_ai.training.step" in cause.fields and not own
 
 
 def not_waiting(cause: Footprint, effect: Footprint) -> bool:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Fields of facts of a machine that name a process.
 _PIDS: Final = ("pid", "victim_pid")
+#: Numbers of ranks that machines have.
+_SHARES: Final = (1, 2, 4, 8, 16)
 #: What is wrong with one process or its GPU.
 _OF_PROCESS: Final = frozenset({"worker_crash", "gpu_fault", "gpu_app_fault", "hbm_ecc", "cuda_oom"})
 #: What hits every process of a machine.
@@ -174,8 +176,10 @@ def launched_on(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | Non
         return ()
     reports = [fact for fact in attempt.bad if isinstance(fact, LauncherFailure) and fact.signal != "SIGTERM"]
     named = {fact.node for fact in reports if fact.rank in (None, *ranks)}
-    # Where several of its processes failed, this rank need not be one of them.
-    own = len({fact.local_rank for fact in reports}) == 1 and len(named) == 1
+    # Where several of its processes failed, this rank need not be one of them. Machines have equal numbers of ranks.
+    locals_ = {fact.local_rank for fact in reports}
+    fits = {local for local in locals_ if local is None or any(ranks[0] % n == local for n in _SHARES if n > local)}
+    own = len(fits) == len(locals_) == len(named) == 1
     return tuple(node for node in named if own and node and short(node) not in _HERE)
 
 

@@ -77,7 +77,7 @@ def preparation(record: Stamped) -> Preparation | None:
     what = name(record.get(_PREPARATION))
     if what is None:
         return None
-    return Preparation(**record.identity(), what=what, done=flag(record.get(_PREPARATION + ".done")) is True)
+    return Preparation(**record.identity(), what=what, done=flag(record.get(_PREPARATION + ".done")))
 
 
 def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:

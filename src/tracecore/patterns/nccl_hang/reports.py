@@ -22,6 +22,10 @@ WELL: Final = "ended with exit status 0"
 WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
 
 
+#: Programs call few collectives before the first step.
+EARLY: Final = 64
+
+
 class Blame(msgspec.Struct, frozen=True):
     """
     Args:
@@ -73,6 +77,8 @@ def preparing(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ..
     bar, hanging = rest.preparation, set(hang.hanging_ranks)
     if bar is None or not hanging or hang.is_p2p or hang.looked_for:
         return ()
+    if bar.done is None and hang.seq > EARLY:
+        return ()  # nothing says when such work ended
     others = rest.ranks - hanging
     rank = bar.rank if bar.rank is not None else 0 if 0 not in hanging else min(others) if len(others) == 1 else None
     if rank is None or rank in hanging or rest.reports.get(rank):
