@@ -54,6 +54,7 @@ from tracecore.facts.process import (
     FatalSignal,
     LauncherFailure,
     LoaderError,
+    RankStarted,
     StackPrinted,
 )
 from tracecore.facts.projection import PROJECTORS, TRIGGERS, project
@@ -63,7 +64,9 @@ from tracecore.facts.training import (
     CheckpointPhase,
     EvalAccuracy,
     NonFinite,
+    Preparation,
     Progress,
+    ResultRecomputed,
     RunFinished,
     SlowRanks,
     StepStalled,
@@ -91,6 +94,25 @@ def of(kind: type[Fact], facts: list[Fact]) -> Any:
 
 # type, attributes of the record, what the fact must say. The first attribute is the gate.
 NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
+    (
+        RankStarted,
+        {"tracecore.rank.started": True, "gen_ai.training.rank": 3, "tracecore.rank.world": 8},
+        {"rank": 3, "world": 8},
+    ),
+    (
+        Preparation,
+        {"tracecore.training.preparation": "Map (num_proc=8)", "tracecore.training.preparation.done": True},
+        {"what": "Map (num_proc=8)", "done": True},
+    ),
+    (
+        ResultRecomputed,
+        {
+            "tracecore.training.recomputed": "changed",
+            "tracecore.training.recomputed.step": 411,
+            "tracecore.training.recomputed.device": 5,
+        },
+        {"outcome": "changed", "step": 411, "device": 5},
+    ),
     (GpuCondition, {"hw.gpu.condition": "row_remap_failed"}, {"condition": "row_remap_failed"}),
     (XidGauge, {"hw.gpu.xid.last": 79, "gpu.id": "0000:3B:00.0"}, {"code": 79, "gpu": "0000:3b:00.0"}),
     (

@@ -385,6 +385,21 @@ def collectives() -> Iterator[Case]:
     for until, differs, reason in ((610, "type", mixed), (611, "type", None), (610, "operation", None)):
         fields = {"differs": differs}
         yield from pairs(mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields)
+    sdc, at_step = ("silent_data_corruption",), {"gen_ai.training.step": 411}
+    right, ends = (
+        "the value was right when it was computed again",
+        "the program ends when a result is different the second time",
+    )
+    for began, found in ((411, right), (410, None)):
+        for one, other in ((10, 90), (90, 10)):
+            fields = {"cause_fields": at_step, "effect_fields": {"began_step": began}}
+            yield from pairs(sdc, ("training_divergence",), found, (about(one),), (about(other),), **fields)
+    yield from pairs(sdc, ("training_divergence",), None, (about(10),), (about(10),))
+    yield from pairs(sdc, crash, ends, (about(10),), (about(20),), cause_fields=at_step)
+    yield from pairs(sdc, crash, None, (about(90),), (about(20),), cause_fields=at_step)
+    yield from pairs(sdc, crash, None, (about(10),), (about(20),))
+    for own in ({"exception.type": "ValueError"}, {"tracecore.process.signal": "SIGSEGV"}):
+        yield from pairs(sdc, crash, None, (about(10),), (about(20),), cause_fields=at_step, effect_fields=own)
     doubt = {"differs": "suspected"}
     only = "NCCL only suspects a mismatch, because ranks wait"
     named_for_it = ("nccl_hang", *FATAL)

@@ -16,7 +16,7 @@ from bench import mixed_logs
 from tracecore.facts.fact import Fact
 from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
-from tracecore.facts.training import Progress, StepStalled
+from tracecore.facts.training import Preparation, Progress, StepStalled
 from tracecore.recipes import known_shapes
 from tracecore.recipes.plan import fresh, plan
 from tracecore.signals.logs.reader import read
@@ -129,9 +129,13 @@ def test_the_same_is_concluded_as_from_every_line(mixture: str, layout: str, see
     # A plan of its own: shapes that another test's lines refused are not counted here.
     selector = fresh("stdout").selector(stream)
     kept = _facts(data, layout, selector, stream, size)
-    assert _without_time([fact for fact in kept if not isinstance(fact, Progress)]) == _without_time(
-        [fact for fact in every if not isinstance(fact, Progress)]
+    assert _without_time([fact for fact in kept if not isinstance(fact, Progress | Preparation)]) == _without_time(
+        [fact for fact in every if not isinstance(fact, Progress | Preparation)]
     )
+    # Of bars of work before the steps the first and the last are kept.
+    bars, all_bars = ([fact for fact in facts if isinstance(fact, Preparation)] for facts in (kept, every))
+    assert [(bar.what, bar.done) for bar in bars[-1:]] == [(bar.what, bar.done) for bar in all_bars[-1:]]
+    assert sum(bar.count for bar in bars) == len(all_bars)
     # What is kept of progress is as it was.
     whole = _without_time([fact for fact in every if isinstance(fact, Progress)])
     alone = [msgspec.structs.replace(fact, last_time=None, count=1) for fact in kept if isinstance(fact, Progress)]

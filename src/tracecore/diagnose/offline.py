@@ -259,7 +259,7 @@ def _with_times(facts: Sequence[Fact]) -> list[Fact]:
         if not fact.approximate:
             following[fact.source.path] = fact.source.offset, fact.time
         elif not isinstance(fact, _ROUTINE) and time - fact.end > LONG and offset - fact.source.offset < _NEARBY:
-            fact = msgspec.structs.replace(fact, time=time)
+            fact = msgspec.structs.replace(fact, time=time, last_time=None if fact.last_time is None else time)
         found.append(fact)
     return found
 

@@ -117,6 +117,23 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
         return sentence(self, f"printed its stack, at {self.frame}")
 
 
+class RankStarted(Fact, frozen=True, kw_only=True):
+    """A process says which rank it is, when it starts or is about to join the others.
+
+    Args:
+        world: the number of ranks, if the line has it.
+    """
+
+    kind: ClassVar[str] = "rank_started"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    world: int | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"a process started{f', one of {self.world}' if self.world is not None else ''}")
+
+
 class FatalSignal(Fact, frozen=True, kw_only=True):
     """A crash handler or a launcher says that a process died of a signal.
 
@@ -180,6 +197,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
         failed_at: the time as printed; its time zone is not known.
         error_file: as printed.
         other_rank: another rank that the report lists.
+        raised_rank: the only other rank that the report lists with the exit status of an exception.
         failed: the ranks that failed, if the report lists several without details.
         exception_type: type of the exception in the traceback of the entry.
         exception_message: its message.
@@ -198,6 +216,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
     failed_at: str | None = None
     error_file: str | None = None
     other_rank: int | None = None
+    raised_rank: int | None = None
     failed: tuple[int, ...] = ()
     exception_type: str | None = None
     exception_message: str | None = None

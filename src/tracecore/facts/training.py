@@ -46,6 +46,25 @@ class Progress(Fact, frozen=True, kw_only=True):
         return sentence(self, ", ".join(parts))
 
 
+class Preparation(Fact, frozen=True, kw_only=True):
+    """Work that is no training step: preparing data, a download, loading weights.
+
+    Args:
+        what: the words before its progress bar, or of the line that says that it begins.
+        done: the bar is complete; None if there is no bar.
+    """
+
+    kind: ClassVar[str] = "preparation"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    what: str
+    done: bool | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"{'done with' if self.done else 'busy with'} `{self.what}`")
+
+
 class StepStalled(Fact, frozen=True, kw_only=True):
     """The step has not advanced. A stall that grows is stated again under the same uid with a later `last_time`.
 
@@ -118,6 +137,29 @@ class NonFinite(Fact, frozen=True, kw_only=True):
     def describe(self) -> str:
         step = f" at step {self.step}" if self.step is not None else ""
         return sentence(self, f"{self.what.replace('_', ' ')} is not finite{step}")
+
+
+class ResultRecomputed(Fact, frozen=True, kw_only=True):
+    """A program got an unexpected result, computed it again, and compared the two.
+
+    Args:
+        outcome: `changed` on the same GPU, `changed_elsewhere` on another GPU, or `repeated` on the same GPU.
+        step: the step.
+        device: CUDA's number of the GPU that computed it again.
+    """
+
+    kind: ClassVar[str] = "result_recomputed"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    outcome: str
+    step: int | None = None
+    device: int | None = None
+
+    def describe(self) -> str:
+        what = {"changed": "another result on the same GPU", "changed_elsewhere": "another result on another GPU"}
+        step = f" of step {self.step}" if self.step is not None else ""
+        return sentence(self, f"an unexpected result{step} computed again: {what.get(self.outcome, 'the same result')}")
 
 
 class EvalAccuracy(Fact, frozen=True, kw_only=True):

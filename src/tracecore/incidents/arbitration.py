@@ -243,7 +243,12 @@ def _attempt(
     # What ended the attempt comes first: the last episode of it, then earlier ones, then conditions.
     incidents.reverse()
     incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in CONDITIONS)
-    fatal = [i for i in incidents if i.root and (i.root.verdict.pattern_name not in CONDITIONS or i.root.id == slowed)]
+    # A program that checks its own results ends because of a wrong one.
+    crashes = {t.id for t in touches if t.name == "worker_crash"}
+    fatal_too = {slowed, *(edge.cause for edge in edges if edge.effect in crashes)}
+    fatal = [
+        i for i in incidents if i.root and (i.root.verdict.pattern_name not in CONDITIONS or i.root.id in fatal_too)
+    ]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
         if left is not None and incidents and _is_only_slow(attempt):

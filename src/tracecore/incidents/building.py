@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.facts.fact import Fact
+    from tracecore.facts.training import Preparation
     from tracecore.incidents.run import JobAttempt, JobRun
 
 #: Stands for a machine that a verdict does not know, in the commands of its advice.
@@ -138,7 +139,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
     alike = {rank for t in symptoms if t.name == root.name for rank in t.ranks} - root.ranks
     ended = attempt.ended if attempt is not None else {}
     return IncidentContext(
-        ranks=frozenset(attempt.ranks if attempt is not None else ()),
+        ranks=frozenset(attempt.ranks | attempt.started if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         alike=tuple(sorted(alike)),
@@ -146,10 +147,19 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},
         reports=attempt.reports if attempt is not None else {},
+        preparation=_preparation(attempt) if attempt is not None else None,
         transport=_transport(root, run),
         damaged=run.damaged,
         last_lines=lambda rank: run.last_lines(rank, attempt),
     )
+
+
+def _preparation(attempt: JobAttempt) -> Preparation | None:
+    """Return the work before the steps that some rank had not finished, if no step follows it."""
+    bar = attempt.preparation
+    if bar is None or bar.done or attempt.progress > bar.end:
+        return None
+    return bar if attempt.last_places.get(bar.source.path, -1) < bar.source.offset else None
 
 
 def _named_by_ranks(
@@ -228,6 +238,7 @@ def _suspects(
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
+    nodes = nodes or whereabouts.launched_on(root, ranks, attempt, run)
     pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run) or whereabouts.pods_on(root, nodes, attempt, run)
     gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
     return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)

@@ -99,6 +99,21 @@ RULES: Final[tuple[Rule, ...]] = (
         test=when.same_shortage,
     ),
     Rule(
+        causes=("silent_data_corruption",),
+        effects=("training_divergence",),
+        bonds=("job",),
+        reason="the value was right when it was computed again",
+        test=when.recomputed,
+        before=False,
+    ),
+    Rule(
+        causes=("silent_data_corruption",),
+        effects=("worker_crash",),
+        bonds=("job",),
+        reason="the program ends when a result is different the second time",
+        test=when.ended_on_result,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),

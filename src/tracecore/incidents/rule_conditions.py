@@ -64,6 +64,18 @@ def died_of(effect: Footprint) -> str:
     return str(found)
 
 
+def recomputed(cause: Footprint, effect: Footprint) -> bool:
+    """Whether a value that is not finite is the result that was different when it was computed again."""
+    step = cause.fields.get("gen_ai.training.step")
+    return step is not None and effect.fields.get("began_step") == step
+
+
+def ended_on_result(cause: Footprint, effect: Footprint) -> bool:
+    """Whether a process ended without an exception or a signal after a result was computed again."""
+    own = "exception.type" in effect.fields or died_of(effect)
+    return "gen_ai.training.step" in cause.fields and not own
+
+
 def not_waiting(cause: Footprint, effect: Footprint) -> bool:
     """Whether the failed rank is none of those that waited, and failed before the wait ended."""
     waiting = set(effect.fields.get("hanging_ranks") or ())

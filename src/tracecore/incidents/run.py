@@ -32,9 +32,10 @@ from tracecore.facts.process import (
     FatalSignal,
     LauncherFailure,
     LoaderError,
+    RankStarted,
     StackPrinted,
 )
-from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
+from tracecore.facts.training import CheckpointPhase, NonFinite, Preparation, Progress, RunFinished, StepStalled
 from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle.placement import Placement
 
@@ -84,6 +85,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         number: 0 the first.
         first, last: times of its facts, nanoseconds; 0 where it has none.
         ranks: ranks seen in it.
+        started: ranks that said who they are when they started.
         ended: how each process ended, by rank; -1 for one whose rank is not known (a launcher).
         bad: facts that say it failed.
         stalls: facts that say it stopped making progress.
@@ -94,6 +96,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         progress: last time a step was reported.
         last_steps: the last report of each rank.
         last_places: the offset of the last report in each file.
+        preparation: the last progress bar of work that is no step.
         pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
@@ -112,6 +115,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     first: int = 0
     last: int = 0
     ranks: set[int] = msgspec.field(default_factory=set)
+    started: set[int] = msgspec.field(default_factory=set)
     ended: dict[int, ExitStatus] = msgspec.field(default_factory=dict)
     bad: list[Fact] = msgspec.field(default_factory=list)
     stalls: list[Fact] = msgspec.field(default_factory=list)
@@ -123,6 +127,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
     last_places: dict[str, int] = msgspec.field(default_factory=dict)
+    preparation: Preparation | None = None
     pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
@@ -405,7 +410,9 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.hosts.add(fact.node)
     if fact.pod and fact.layer == "stdout":
         attempt.pods.add(fact.pod)
-    if fact.rank is not None:
+    if isinstance(fact, RankStarted) and fact.rank is not None:
+        attempt.started.add(fact.rank)
+    elif fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
             if place:
@@ -434,6 +441,10 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         if attempt.bad:
             # Whoever makes steps was started in the end.
             attempt.bad = [bad for bad in attempt.bad if getattr(bad, "failure", None) != "launch_failed"]
+    elif isinstance(fact, Preparation):
+        last_bar = attempt.preparation
+        if last_bar is None or (fact.end, fact.source.offset) > (last_bar.end, last_bar.source.offset):
+            attempt.preparation = fact
     elif isinstance(fact, CheckpointPhase):
         rank = -1 if fact.rank is None else fact.rank
         if fact.event == "begin":

@@ -13,6 +13,7 @@ import re2
 
 from tracecore.facts.host import HostEvent
 from tracecore.facts.memory import OomKill
+from tracecore.facts.process import LauncherFailure
 from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 #: Fields of facts of a machine that name a process.
 _PIDS: Final = ("pid", "victim_pid")
+#: Numbers of ranks that machines have.
+_SHARES: Final = (1, 2, 4, 8, 16)
+#: What is wrong with one process or its GPU.
+_OF_PROCESS: Final = frozenset({"worker_crash", "gpu_fault", "gpu_app_fault", "hbm_ecc", "cuda_oom"})
 #: What hits every process of a machine.
 _WHOLE: Final = frozenset({"host_lost", "ib_link_flap"})
 #: What is wrong with one GPU.
@@ -163,6 +168,19 @@ def nodes_of(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> t
             return ()
         found.add(node)
     return tuple(sorted(found))
+
+
+def launched_on(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
+    """Return the machine of the one rank that failed by its own words, where launchers saw processes fail on one."""
+    if attempt is None or len(ranks) != 1 or len(run.jobs()) > 1 or root.name not in _OF_PROCESS:
+        return ()
+    reports = [fact for fact in attempt.bad if isinstance(fact, LauncherFailure) and fact.signal != "SIGTERM"]
+    named = {fact.node for fact in reports if fact.rank in (None, *ranks)}
+    # Where several of its processes failed, this rank need not be one of them. Machines have equal numbers of ranks.
+    locals_ = {fact.local_rank for fact in reports}
+    fits = {local for local in locals_ if local is None or any(ranks[0] % n == local for n in _SHARES if n > local)}
+    own = len(fits) == len(locals_) == len(named) == 1
+    return tuple(node for node in named if own and node and short(node) not in _HERE)
 
 
 def gpus_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:

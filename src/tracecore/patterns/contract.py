@@ -18,6 +18,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
+from tracecore.facts.training import Preparation
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         alive: ranks that still ran when exit statuses were taken.
         stacks: the last printed stack of each rank, if no step followed.
         reports: reports of each rank's watchdog about collectives that did not end.
+        preparation: work before the steps that some rank had not finished, if no step follows it.
         transport: measurements of links, ports and connections between the ranks, in words.
         damaged: the kernel's reports of processes that it killed because of damaged memory.
         last_lines: returns the last lines of a rank's log.
@@ -230,6 +232,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
     reports: Mapping[int, Sequence[WatchdogReport]] = msgspec.field(default_factory=dict)
+    preparation: Preparation | None = None
     transport: tuple[str, ...] = ()
     damaged: Sequence[HostEvent] = ()
     last_lines: Callable[[int], LastLines | None] = _unquoted

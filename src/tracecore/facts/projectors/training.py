@@ -12,13 +12,16 @@ from tracecore.facts.training import (
     CheckpointPhase,
     EvalAccuracy,
     NonFinite,
+    Preparation,
     Progress,
+    ResultRecomputed,
     RunFinished,
     SlowRanks,
     StepStalled,
 )
 
 _STALL = "tracecore.alert.training_step_stalled.no_progress_seconds"
+_PREPARATION = "tracecore.training.preparation"
 _CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
@@ -70,6 +73,13 @@ def step_stalled(record: Stamped) -> StepStalled | None:
     )
 
 
+def preparation(record: Stamped) -> Preparation | None:
+    what = name(record.get(_PREPARATION))
+    if what is None:
+        return None
+    return Preparation(**record.identity(), what=what, done=flag(record.get(_PREPARATION + ".done")))
+
+
 def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
     phase, event = word(record.get(_CHECKPOINT)), word(record.get("tracecore.training.checkpoint.event"))
     if phase is None or event not in _EVENTS:
@@ -118,6 +128,18 @@ def _unreal(record: Stamped) -> str | None:
         if isinstance(value, float) and not isfinite(value):
             return what
     return None
+
+
+def result_recomputed(record: Stamped) -> ResultRecomputed | None:
+    outcome = word(record.get("tracecore.training.recomputed"))
+    if outcome not in ("changed", "changed_elsewhere", "repeated"):
+        return None
+    return ResultRecomputed(
+        **record.identity(),
+        outcome=outcome,
+        step=natural(record.get("tracecore.training.recomputed.step")),
+        device=natural(record.get("tracecore.training.recomputed.device")),
+    )
 
 
 def eval_accuracy(record: Stamped) -> EvalAccuracy | None:
@@ -203,6 +225,8 @@ TRAINING = (
         non_finite,
         either=("tracecore.training.non_finite", "tracecore.training.loss", "tracecore.training.grad_norm"),
     ),
+    Projection(preparation, gate=(_PREPARATION,)),
+    Projection(result_recomputed, gate=("tracecore.training.recomputed",)),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
     Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),

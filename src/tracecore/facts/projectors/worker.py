@@ -17,6 +17,7 @@ from tracecore.facts.process import (
     FatalSignal,
     LauncherFailure,
     LoaderError,
+    RankStarted,
     StackPrinted,
 )
 from tracecore.facts.projectors.projector import Projection
@@ -240,10 +241,18 @@ def launcher_failure(record: Stamped) -> LauncherFailure | None:
         failed_at=name(record.get(_LAUNCHER + "time")),
         error_file=name(record.get(_LAUNCHER + "error_file")),
         other_rank=natural(record.get(_LAUNCHER + "other_rank")),
+        raised_rank=natural(record.get(_LAUNCHER + "raised_rank")),
         failed=_ranks(record.get(_LAUNCHER + "failed_ranks")),
         exception_type=parsed.type if parsed else None,
         exception_message=text(parsed.message, 512) if parsed else None,
     )
+
+
+def rank_started(record: Stamped) -> RankStarted | None:
+    fields = record.identity()
+    if flag(record.get("tracecore.rank.started")) is not True or "rank" not in fields:
+        return None
+    return RankStarted(**fields, world=positive(record.get("tracecore.rank.world")))
 
 
 def _launcher_traceback(record: Stamped) -> tracebacks.ParsedTraceback | None:
@@ -350,6 +359,7 @@ WORKER = (
     Projection(fatal_signal, gate=("tracecore.process.signal",)),
     Projection(exit_status, either=("tracecore.process.exit_code", "tracecore.process.alive")),
     Projection(launcher_failure, gate=("tracecore.launcher",)),
+    Projection(rank_started, gate=("tracecore.rank.started",)),
     Projection(cuda_error, gate=("tracecore.cuda.error",)),
     Projection(cuda_oom, gate=("cuda_oom.tried_alloc_bytes",)),
     Projection(cuda_oom_unmeasured, gate=("cuda_oom.backend",)),

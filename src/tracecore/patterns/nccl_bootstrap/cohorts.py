@@ -9,7 +9,7 @@ from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
-from tracecore.facts.process import ExitStatus
+from tracecore.facts.process import ExitStatus, RankStarted
 from tracecore.facts.training import Progress
 from tracecore.patterns.scope import namespace
 
@@ -72,6 +72,7 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
     stepped = window.grouped(Progress, cohort_of)
     entries = [window.grouped(kind, cohort_of) for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
     statuses = window.grouped(ExitStatus, cohort_of)
+    started = window.grouped(RankStarted, cohort_of)
     cohorts: dict[tuple[Key, int], Cohort] = {}
     for name in ready.keys() | failures[0].keys() | failures[1].keys():
         if name in stepped:
@@ -92,7 +93,7 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
         cohort.missed = {rank for fact in counted for rank in fact.missing}
         cohort.pods = {fact.pod for fact in entered}
         cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
-        heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
+        heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()), *started.get(name, ()))
         cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
         if name[0][0]:
             # A collective or step that knows its pod but no job counts for the job of the pod.

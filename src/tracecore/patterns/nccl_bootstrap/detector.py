@@ -10,7 +10,7 @@ from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
-from tracecore.facts.process import ExitStatus
+from tracecore.facts.process import ExitStatus, RankStarted
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import reason
 from tracecore.patterns.config import MINUTE, Duration, Settings
@@ -363,6 +363,7 @@ class NcclBootstrap(Pattern[Config]):
         WatchdogReport,
         Progress,
         ExitStatus,
+        RankStarted,
     )
     triggers = (PodReady, RendezvousFailure, NcclError)
     Config = Config

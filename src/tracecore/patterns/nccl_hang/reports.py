@@ -22,6 +22,10 @@ WELL: Final = "ended with exit status 0"
 WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
 
 
+#: Programs call few collectives before the first step.
+EARLY: Final = 64
+
+
 class Blame(msgspec.Struct, frozen=True):
     """
     Args:
@@ -42,7 +46,7 @@ def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
     nothing. If all ranks wait, culprits are the few that wait at another line of the program (they called something
     else), or those in an earlier collective that the others completed (they are still inside).
     """
-    for judge in (_partner_without_dump, _numbered_in_group, _in_another_communicator):
+    for judge in (preparing, _partner_without_dump, _numbered_in_group, _in_another_communicator):
         if culprits := judge(hang, rest):
             return Blame(culprits)
     hanging = set(hang.hanging_ranks)
@@ -63,6 +67,23 @@ def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
     if most == len(hang.hanging):
         quiet = _ended_well(hanging, quiet, rest) or quiet
     return Blame(quiet=quiet if len(quiet) <= most else ())
+
+
+def preparing(hang: NcclHangVerdict, rest: IncidentContext) -> tuple[Culprit, ...]:
+    """Return the rank that still prepared data, or loaded something, while the others waited for it.
+
+    A progress bar that names no rank is that of rank 0, which prepares for all, or of the only rank that does not wait.
+    """
+    bar, hanging = rest.preparation, set(hang.hanging_ranks)
+    if bar is None or not hanging or hang.is_p2p or hang.looked_for:
+        return ()
+    if bar.done is None and hang.seq > EARLY:
+        return ()  # nothing says when such work ended
+    others = rest.ranks - hanging
+    rank = bar.rank if bar.rank is not None else 0 if 0 not in hanging else min(others) if len(others) == 1 else None
+    if rank is None or rank in hanging or rest.reports.get(rank):
+        return ()
+    return (Culprit(rank, "never_entered", what=bar.what, fact=bar),)
 
 
 def _ended_well(hanging: set[int], quiet: tuple[int, ...], rest: IncidentContext) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ from tracecore.facts.collective import CollectiveEntry, called, named
 from tracecore.facts.fact import order
 from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
+from tracecore.facts.training import Preparation
 from tracecore.patterns.config import HOUR
 from tracecore.patterns.contract import LastLines, Role, Suspects, Verdict, filled
-from tracecore.patterns.nccl_hang.reports import WELL, WHOLE_WORLD, Blame, blame
+from tracecore.patterns.nccl_hang.reports import WELL, WHOLE_WORLD, Blame, blame, preparing
 from tracecore.patterns.nccl_hang.waiting import Culprit, document_of
 
 if TYPE_CHECKING:
@@ -179,7 +180,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 return f"{head}: they wait for {named(never)}"
             if self.origin:
                 return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
-            return f"{head}: {named(never)} never entered it"
+            bar = self.culprits[0].fact
+            busy = f" and was still busy with `{bar.what}`" if isinstance(bar, Preparation) else ""
+            return f"{head}: {named(never)} never entered it{busy}"
         if self.unmeasured:
             one = len(self.unmeasured) == 1
             left = f": it {self.ended[0][1]}" if one and len(self.ended) == 1 else ""
@@ -321,6 +324,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         fits = next((advice for start, advice in _ADVICE.items() if doing.startswith(start)), None)
         if fits is not None:
             return fits
+        if any(c.rank == rank and isinstance(c.fact, Preparation) for c in self.culprits):
+            return (
+                "Prepare the data before the run, with more processes or from a cache, so that the others do not wait "
+                "for it; or raise the timeout of the process group"
+            )
         if ended is not None:
             return f"Look at rank {rank}{where}. Its process {ended}; `dmesg` and the storage of its host may say more"
         if rank in self.over:
@@ -361,6 +369,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def suspects(self) -> Suspects:
         ranks = self.looked_for
+        if not ranks and self._watchdogs_stuck and len(self.hanging_ranks) == 1:
+            # A watchdog that only waits for other ranks reports a timeout. This one hangs in a call of its own.
+            return Suspects.of(self.hanging)
         facts = [c.fact for c in self.culprits if c.fact is not None]
         return Suspects(
             ranks=ranks,
@@ -377,7 +388,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         }
         rest = msgspec.structs.replace(rest, reports=near)
         lone = len(self.hanging) == 1 and isinstance(self.hanging[0], WatchdogReport) and self.reporter is None
-        found = blame(self, rest) if not self.culprits and not lone else Blame()
+        found = Blame() if self.culprits else Blame(preparing(self, rest)) if lone else blame(self, rest)
         said = msgspec.structs.replace(
             self,
             culprits=self.culprits or found.culprits,

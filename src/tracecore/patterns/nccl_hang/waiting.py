@@ -11,6 +11,7 @@ import msgspec
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, odd_ones, sides_of
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
+from tracecore.facts.training import Preparation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ class Culprit(msgspec.Struct, frozen=True):
     last_enqueued: int | None = None
     frame: str | None = None
     what: str | None = None
-    fact: GroupProgress | CollectiveEntry | WatchdogReport | None = None
+    fact: GroupProgress | CollectiveEntry | WatchdogReport | Preparation | None = None
 
 
 class CallsByRank:
@@ -317,12 +318,18 @@ def _last_entered(window: Window, progress: dict[int, GroupProgress]) -> dict[in
 
 
 def _unheard_ranks(window: Window) -> set[int]:
-    """Return the ranks of the default group, which has all ranks, that left neither report nor entry."""
-    heard = {report.rank for report in window.of(WatchdogReport) if report.rank is not None}
-    if window.key[1] != "0" or not heard:
+    """Return the ranks of the default group, which has all ranks, that left neither report nor entry.
+
+    Reports of older versions name no group. Then only few ranks can be missing: a smaller group skips many.
+    """
+    reports = window.of(WatchdogReport)
+    heard = {report.rank for report in reports if report.rank is not None}
+    unnamed = not window.key[1] and all(not report.pg for report in reports)
+    if not heard or not (unnamed or window.key[1] == "0"):
         return set()
     heard |= {entry.rank for entry in window.of(CollectiveEntry) if entry.rank is not None}
-    return set(range(max(heard))) - heard if max(heard) < 2 * len(heard) else set()
+    silent = set(range(max(heard))) - heard if max(heard) < 2 * len(heard) else set()
+    return silent if not unnamed or len(silent) <= len(heard) // 3 else set()
 
 
 def _stuck_at(window: Window) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -104,7 +104,10 @@ def crashes(facts: Sequence[Fact], failures: JudgedFailures, window: int) -> Ite
                 continue
             # A failure without another shortly before it begins a crash. Failures soon after it belong to the crash.
             place = bisect_right(known, known[begin].time + window, place, key=_time)
-            yield _crash(known[begin:place], failures)
+            # Launchers print times without fractions of a second.
+            earlier = known[bisect_left(known, known[begin].time - SECOND, 0, begin, key=_time) : begin]
+            told = [fact for fact in earlier if isinstance(fact, LauncherFailure) and not failures.own(fact)]
+            yield _crash([known[begin], *told, *known[begin + 1 : place]], failures)
             while place < len(known):
                 last = next((fact for fact in reversed(known[begin:place]) if failures.own(fact)), None)
                 if last is None:
@@ -120,6 +123,8 @@ def _crash(facts: list[Fact], failures: JudgedFailures) -> Crash:
     # The rank that the launcher saw fail first may only repeat the exception of another rank.
     told = (fact for fact in facts if isinstance(fact, ExceptionRaised) and fact.origin is not None)
     roots = {fact.origin for fact in told if fact.rank in roots and own(fact)} or roots
+    if raised := _raised_instead(reports, facts, failures):
+        roots, facts = set(), raised
     # Prefer the rank that the launcher saw fail first, else the earliest failure. An exception says more than a signal.
     first = failures.first(fact for fact in facts if not roots or rank_of(fact) in roots)
     assert first is not None, "the first fact is a failure, and so is each report of a root"
@@ -177,6 +182,26 @@ def _elsewhere(fact: ExceptionRaised | FatalSignal, first: ExceptionRaised) -> b
     return fact.source.path != first.source.path
 
 
+def _raised_instead(reports: Iterable[LauncherFailure], facts: Iterable[Fact], failures: JudgedFailures) -> list[Fact]:
+    """Return the exceptions of the program, and the launcher's reports, if every rank that the launcher saw fail first
+    was aborted and it lists another rank with the status of an exception.
+
+    A watchdog aborts a rank that waits for another one, which may raise its exception long before it ends.
+    """
+    raised = {report.raised_rank for report in reports if report.signal == "SIGABRT"}
+    if not raised or None in raised:
+        return []
+    own = [
+        fact
+        for fact in facts
+        if isinstance(fact, ExceptionRaised)
+        and "::" not in fact.type
+        and failures.rank(fact) in (None, *raised)
+        and failures.own(fact)
+    ]
+    return [*own, *(fact for fact in facts if isinstance(fact, LauncherFailure))] if own else []
+
+
 def _said_by(report: LauncherFailure, facts: Iterable[Fact], failures: JudgedFailures) -> list[ExceptionRaised]:
     """Return the exceptions without a rank that explain an exit status which a launcher reports without a reason."""
     if not report.exit_code or report.signal is not None or report.exception_type is not None:
@@ -197,6 +222,7 @@ def _reported_alone(first: Fact, facts: Iterable[Fact], failures: JudgedFailures
     others = [fact for fact in facts if isinstance(fact, ExceptionRaised) and fact is not first and failures.own(fact)]
     reports = [fact for fact in facts if isinstance(fact, LauncherFailure)]
     ranks = {report.rank for report in reports if report.exit_code == 1}
+    ranks |= {report.raised_rank for report in reports if report.raised_rank is not None}
     # A local rank may be on any machine. A scheduler's task that starts processes stands for a machine.
     unplaced = (report for report in reports if report.rank is None and report.local_rank is not None)
     local = any(report.exit_code in (1, None) for report in unplaced)

@@ -117,6 +117,9 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
     early = head[:EARLY]
     if b" busId " in head:
         found += _of_nccl(head)
+    if b", pci bus id: " in head:
+        gpus = {_bus(_text(bus)) for bus in expressions["tensorflow_gpu"].findall(head)}
+        found += [Told(gpu=gpu, own=True) for gpu in gpus if len(gpus) == 1]
     if b"spawned with command" in early:
         for node, pid, local in expressions["spawned"].findall(early):
             found.append(Told(node=_text(node), pid=int(pid), local=int(local)))
