@@ -183,6 +183,10 @@ def _attempt(
     taken = [t for t in touches if attempt is not None and set_aside.is_anothers_stop(t, attempt)]
     touches = _without(touches, taken)
     notes += [f"Nothing links it to the job: {t.evidence[0].describe()}" for t in taken]
+    if attempt is not None:
+        probed = [(t, kill) for t in touches if (kill := set_aside.killed_by_probe(t, run)) is not None]
+        touches = _without(touches, [t for t, _ in probed])
+        attempt.bad[:0] = [kill for _, kill in probed[:1]]
     listed = [t for t in touches if attempt is not None and set_aside.is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing links it to the job: {t.verdict.headline()}" for t in listed]

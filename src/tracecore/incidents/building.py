@@ -148,6 +148,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         reports=attempt.reports if attempt is not None else {},
         transport=_transport(root, run),
         damaged=run.damaged,
+        probed=run.probed,
         last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import HostEvent
+from tracecore.facts.kubernetes import WorkloadEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.signals.record import Source
@@ -219,6 +220,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         reports: reports of each rank's watchdog about collectives that did not end.
         transport: measurements of links, ports and connections between the ranks, in words.
         damaged: the kernel's reports of processes that it killed because of damaged memory.
+        probed: the kubelet's reports that it killed a container whose probe failed.
         last_lines: returns the last lines of a rank's log.
     """
 
@@ -232,6 +234,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     reports: Mapping[int, Sequence[WatchdogReport]] = msgspec.field(default_factory=dict)
     transport: tuple[str, ...] = ()
     damaged: Sequence[HostEvent] = ()
+    probed: Sequence[WorkloadEvent] = ()
     last_lines: Callable[[int], LastLines | None] = _unquoted
 
 
