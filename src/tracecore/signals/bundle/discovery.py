@@ -529,8 +529,8 @@ class _Search:
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
             tasks=task_machines(head, tail) if found.wrapping == "tasks" else {},
         )
-        if found.format == "text" and b"kubectl " in head[:128]:
-            stream.resource |= pasted.pod(head)
+        if b"kubectl " in head[:128] and found.format.startswith(("text", "kubernetes")):
+            stream.resource |= pasted.pod(head) if found.format == "text" else pasted.namespace(head)
         if stream.layer == "kubernetes":
             stream.resource.pop("gen_ai.training.rank", None)  # `describe-worker-5.txt` is about a pod
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):

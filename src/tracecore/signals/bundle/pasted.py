@@ -42,11 +42,13 @@ def host(text: bytes) -> str | None:
 def pod(text: bytes) -> Attributes:
     """Return the pod whose log is printed, from the `kubectl` command above it."""
     match = FORMATS.expressions["logs_of"].match(text)
-    if match is None:
-        return {}
-    space = FORMATS.expressions["logs_in"].match(match.group())
-    found: Attributes = {"k8s.pod.name": match.group(1).decode()}
-    return found | ({"k8s.namespace.name": space.group(1).decode()} if space else {})
+    return {} if match is None else {"k8s.pod.name": match.group(1).decode(), **namespace(match.group())}
+
+
+def namespace(text: bytes) -> Attributes:
+    """Return the namespace that the `kubectl` command in the first line is about, if it names one."""
+    match = FORMATS.expressions["namespace"].match(text)
+    return {} if match is None else {"k8s.namespace.name": match.group(1).decode()}
 
 
 class Section(msgspec.Struct, frozen=True):
