@@ -123,11 +123,13 @@ def _of_title(title: bytes) -> Attributes:
 
 
 def _file(line: bytes) -> str:
-    """The file that a command prints or a title names; "" where it names none, or several."""
+    """The file that a command prints or a title names, or a usual name for it; "" where it names none, or several."""
     if FORMATS.expressions["section_dmesg"].match(line):
         return "dmesg"
     if line.startswith((b"kubectl", b"oc ")):
         return ""
+    if line.startswith(b"ipmitool"):
+        return "ipmi"
     found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
     return found.pop() if len(found) == 1 else ""
 
