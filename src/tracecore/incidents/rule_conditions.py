@@ -264,7 +264,7 @@ def same_mount(cause: Footprint, effect: Footprint) -> bool:
 
 
 #: Errors of storage that say why it took only a part of what was written.
-WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio"})
+WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio", "evicted"})
 
 
 def says_why(cause: Footprint, effect: Footprint) -> bool:

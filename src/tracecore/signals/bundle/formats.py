@@ -23,6 +23,7 @@ ROWS = {
     "event_without_type_row": printed.BARE_EVENT,
     "old_event_row": printed.BARE_OLD_EVENT,
     "pod_row": printed.BARE_POD,
+    "node_row": printed.BARE_NODE,
 }
 #: Functions by which readers recognise their format: (text without blanks and command, all bytes) → it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
