@@ -26,9 +26,9 @@ from tracecore.facts.gpu import (
     NvlinkRate,
     PcieRateCollapse,
     SdcCounter,
-    WrongResult,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )

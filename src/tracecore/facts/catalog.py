@@ -21,9 +21,9 @@ from tracecore.facts.gpu import (
     NvlinkRate,
     PcieRateCollapse,
     SdcCounter,
-    WrongResult,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )

@@ -136,12 +136,14 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
     """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     alike = {rank for t in symptoms if t.name == root.name for rank in t.ranks} - root.ranks
+    devices = {t.fields.get("kernelevents.gpu.device") for t in symptoms if t.name == root.name == "gpu_fault"}
     ended = attempt.ended if attempt is not None else {}
     return IncidentContext(
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         alike=tuple(sorted(alike)),
+        numbers=tuple(sorted(str(device) for device in devices if device)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},

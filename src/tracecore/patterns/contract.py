@@ -214,6 +214,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         lost: ranks that report a lost connection to another rank.
         awaited: ranks that a hang waits for, if the verdict explains the hang.
         alike: other ranks with the same problem, from further verdicts of the pattern.
+        numbers: what the same failure is called in other reports, by the number of the GPU on its machine.
         ended: how each rank ended, in words, if known.
         alive: ranks that still ran when exit statuses were taken.
         stacks: the last printed stack of each rank, if no step followed.
@@ -228,6 +229,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
     alike: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)

@@ -16,9 +16,9 @@ from tracecore.facts.gpu import (
     NvlinkRate,
     PcieRateCollapse,
     SdcCounter,
-    WrongResult,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )

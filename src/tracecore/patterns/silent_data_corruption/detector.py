@@ -146,7 +146,9 @@ class WrongResultVerdict(Verdict, frozen=True, kw_only=True):
     def headline(self) -> str:
         who = self.check.who
         on = f" on {self.check.node}" if self.check.node else ""
-        return f"{who[0].upper()}{who[1:]}{on} computes wrong results without an error: a check got {self.check.results}"
+        return (
+            f"{who[0].upper()}{who[1:]}{on} computes wrong results without an error: a check got {self.check.results}"
+        )
 
     def remediation(self) -> str:
         node = self.check.node or "its node"

@@ -580,6 +580,8 @@ class _Search:
             )
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
+        if complete and (host := pasted.host(head)) is not None:
+            stream.resource.setdefault("host.name", host)
         self.streams.append(stream)
         if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
@@ -588,8 +590,6 @@ class _Search:
             self.streams.append(
                 msgspec.structs.replace(stream, format="text", layer="stdout", resource=dict(stream.resource))
             )
-        if complete and (host := pasted.host(head)) is not None:
-            stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
             self._add_pasted(stream, head, pasted.parts(head), noted, before or b"")
         elif complete and found.format != "text":

@@ -128,8 +128,8 @@ def _file(line: bytes) -> str:
         return "dmesg"
     if line.startswith((b"kubectl", b"oc ")):
         return ""
-    if line.startswith(b"ipmitool"):
-        return "ipmi"
+    if line.startswith((b"ipmitool", b"df ")):
+        return line.split(b" ", 1)[0].decode()  # these begin the usual names of such files
     found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
     return found.pop() if len(found) == 1 else ""
 
