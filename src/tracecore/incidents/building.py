@@ -160,8 +160,11 @@ def _named_by_ranks(
 ) -> tuple[int, ...]:
     """Return the ranks of the machine that failed by its ranks' own words, or by those of the ranks that waited."""
     failed = {rank for t in symptoms if t.name == "worker_crash" for rank in t.suspects.ranks}
+    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    if root.name in whereabouts.OF_GPU and len(awaited) == 1 and not failed:
+        # The others wait for the one whose GPU failed.
+        return () if whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run) else tuple(awaited)
     if root.name in whereabouts.OF_STORAGE:
-        awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
         there = whereabouts.ranks_among(awaited, suspects.nodes, attempt, run)
         if there and not whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run):
             return tuple(sorted(awaited))
@@ -173,7 +176,9 @@ def _suspects(
 ) -> Suspects:
     """Return the suspects of the root, or of a symptom of the same event if it has none; all ranks count as none."""
     suspects = said.suspects()
-    ranks = suspects.ranks
+    ranks = suspects.ranks or (
+        whereabouts.ranks_at(root, suspects, attempt, run) if whereabouts.hits_machine(root) else ()
+    )
     if not ranks:
         for t in symptoms:
             same = t.name == root.name == "gpu_fault"
@@ -232,5 +237,7 @@ def _suspects(
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
     pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run) or whereabouts.pods_on(root, nodes, attempt, run)
+    # The pod that was taken off a machine because of its GPU was there.
+    pods = pods or next((t.suspects.pods for t in symptoms if t.name == "xid_correlation"), ())
     gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
     return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)
