@@ -132,7 +132,7 @@ def _file(line: bytes) -> str:
         return "dmesg"
     if line.startswith((b"kubectl", b"oc ")):
         return ""
-    if line.startswith((b"ipmitool ", b"df ", b"py-spy ")):
+    if line.startswith((b"ipmitool ", b"df ", b"dcgmi ", b"py-spy ")):
         return line.split(b" ", 1)[0].decode()  # the usual names of such files begin so
     found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
     return found.pop() if len(found) == 1 else ""
