@@ -102,7 +102,8 @@ def is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttem
     if attempt.nodes:
         return False  # one of the job's, or it was left out before
     others = [o for o in touches if o.name not in ("host_lost", *CONDITIONS)]
-    return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed" and not attempt.lost)
+    failed = attempt.state == "failed" or attempt.lost
+    return any(o.verdict.role == "cause" for o in others) or not (others or failed)
 
 
 def is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:

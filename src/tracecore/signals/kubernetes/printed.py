@@ -234,7 +234,8 @@ _BARE_POD_TEXT = (
 )
 #: And of a table of nodes: name, state, roles, age, version.
 BARE_NODE = re2.compile(
-    rb"^[a-z0-9][a-z0-9.-]* +(?:NotReady|Ready|Unknown)(?:,\w+)* +(?:<none>|[\w.,/-]+) +(?:\d+[smhdy]){1,3} +v\d+\.\d+\.\d+"
+    rb"^[a-z0-9][a-z0-9.-]* +(?:NotReady|Ready|Unknown)(?:,\w+)* +(?:<none>|[\w.,/-]+) +(?:\d+[smhdy]){1,3} +"
+    rb"v\d+\.\d+\.\d+"
 )
 #: Whom such a row is about: it does not say, and an eviction is one all the same.
 UNNAMED = "pod/unnamed-pod"
