@@ -28,6 +28,7 @@ from tracecore.facts.gpu import (
     SdcCounter,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )
@@ -231,6 +232,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
             "hw.gpu.nvlink.low_seconds": 300,
         },
         {"bytes_per_second": 10.0, "link": 3, "peer_median": 100.0, "low_s": 300.0},
+    ),
+    (
+        WrongResult,
+        {"hw.gpu.result.wrong": True, "hw.gpu.result.wrong_count": 17, "hw.gpu.result.checked_count": 2000},
+        {"wrong": 17, "checked": 2000},
     ),
     (SdcCounter, {"hw.gpu.sdc.delta": 1, "hw.gpu.sdc.kind": "sram"}, {"delta": 1, "counter": "sram"}),
     (

@@ -13,7 +13,7 @@ import pytest
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import GpuDriverError, Sxid
+from tracecore.facts.gpu import GpuDriverError, Sxid, Xid
 from tracecore.facts.kubernetes import NodeReadiness, PodEvicted
 from tracecore.facts.network import PortState
 from tracecore.facts.process import CudaError, ExceptionRaised
@@ -22,7 +22,7 @@ from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
 from tracecore.incidents.pattern_groups import FATAL, MACHINE, ORDER
 from tracecore.incidents.precedence import RULES, Rule, explanation
-from tracecore.incidents.rule_conditions import NOTICED, SLACK, UNTIMED
+from tracecore.incidents.rule_conditions import EPISODE, NOTICED, SLACK, UNTIMED
 from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -191,6 +191,31 @@ def one_event_seen_twice() -> Iterator[Case]:
     lost_fan = msgspec.structs.replace(abort, error="gsp_timeout")
     yield from pairs(fault, fault, None, (switch,), (lost_fan,))
     yield from pairs(fault, fault, None, (lost_fan,), (error,))
+
+    found = "it is the same memory, which a diagnostic found by the number of the GPU"
+    xid = Xid(time=T0 + 10 * SECOND, source=place("dmesg.txt"), node="n1", gpu="0000:3b:00.0", code=48)
+    check = GpuDriverError(
+        time=T0 + 10 * SECOND + EPISODE, source=place("diag.txt"), node="n1", error="memory_check_failed", device="3"
+    )
+    later = msgspec.structs.replace(check, time=check.time + 1)
+    yield from pairs(fault, fault, found, (xid,), (check,))
+    yield from pairs(fault, fault, found, (xid,), (msgspec.structs.replace(check, time=T0),))
+    yield from pairs(fault, fault, found, (xid,), (msgspec.structs.replace(later, approximate=True),))
+    yield from pairs(fault, fault, None, (xid,), (later,))
+    yield from pairs(fault, fault, None, (xid,), (msgspec.structs.replace(check, node="n2"),))
+    yield from pairs(fault, fault, None, (xid,), (msgspec.structs.replace(check, error="health_check_failed"),))
+    yield from pairs(fault, fault, None, (xid,), (msgspec.structs.replace(check, gpu="0000:5d:00.0"),))
+    yield from pairs(fault, fault, None, (msgspec.structs.replace(xid, code=79),), (check,))
+    yield from pairs(fault, fault, None, (msgspec.structs.replace(xid, gpu=None),), (check,))
+
+    its_link = "it is the same link, in a line that does not name the GPU"
+    link = ("nvlink_degradation",)
+    unable = GpuDriverError(time=T0 + 11 * SECOND, source=place("kern.log"), node="n1", error="nvlink_init_failed")
+    yield from pairs(link, fault, its_link, (named,), (unable,))
+    yield from pairs(link, fault, None, (named,), (msgspec.structs.replace(unable, node="n2"),))
+    yield from pairs(link, fault, None, (named,), (msgspec.structs.replace(unable, error="gsp_timeout"),))
+    yield from pairs(link, fault, None, (named,), (msgspec.structs.replace(unable, time=T0 + (10 + LATE) * SECOND),))
+    yield from pairs(link, fault, None, (about(10, node="n1"),), (unable,))
 
     same_memory = "it is the same failure, in a line that names no rank"
     oom = ("cuda_oom",)
@@ -599,6 +624,7 @@ def name_of(rule: Rule) -> str:
 #: Rules whose own condition is stricter about times than `before`, so that neither value of it changes anything.
 COMPARES_TIMES_ITSELF = {
     "it is the same failure, in a line that does not name the GPU",
+    "it is the same link, in a line that does not name the GPU",
     "it is the same failure, in a line that names no rank",
     "it is the same shortage of memory, on another rank",
     "it is the same storage, which kept failing",

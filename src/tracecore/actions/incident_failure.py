@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
 from tracecore.actions.rules import standard
+from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.facts.training import StepStalled
@@ -127,12 +128,16 @@ def _tells_more(info: FailureInfo) -> bool:
 
 
 def _reason(incident: Incident) -> str | None:
-    """Return what Kubernetes or a supervisor calls the end, where only that is known."""
+    """Return what Kubernetes, Slurm or a supervisor calls the end, where only that is known."""
     for fact in incident.evidence:
         if isinstance(fact, PodEvicted):
             return fact.reason
         if isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure":
             return "ErrImagePull"
+        if isinstance(fact, WorkloadEvent) and fact.hint == "probe_failure":
+            return "ProbeFailed"
+        if isinstance(fact, SlurmState) and fact.state == "LAUNCH_FAILED":
+            return fact.state
     stalls = (fact for fact in incident.evidence if isinstance(fact, StepStalled))
     return "Stalled" if any(stall.no_progress_s >= HANG_S for stall in stalls) else None
 

@@ -35,7 +35,7 @@ from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from tracecore.facts.fact import Fact
@@ -278,11 +278,16 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
     listed: dict[str, set[str]] = {}
     for pod in placement.uids.values():
         listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    told = {fact.pod for fact in facts if fact.pod and "/" in fact.pod and not fact.pod.startswith(_ASSUMED)}
+    for pod in told:
+        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    families = _families(told)
     placed: list[Fact] = []
     for fact in facts:
         if fact.pod and fact.pod.startswith(_ASSUMED):
-            # `kubectl logs --prefix` leaves the namespace out; the list of pods has it.
-            full = listed.get(fact.pod.removeprefix(_ASSUMED), set())
+            # `kubectl logs --prefix` leaves the namespace out; the list of pods has it, or an event of one of its job.
+            name = fact.pod.removeprefix(_ASSUMED)
+            full = listed.get(name) or {f"{space}/{name}" for space in families.get(name.partition("-")[0], ())}
             fact = msgspec.structs.replace(fact, pod=next(iter(full))) if len(full) == 1 else fact
         if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:
             fact = msgspec.structs.replace(fact, pod=placement.uids.get(fact.pod_uid))
@@ -293,6 +298,12 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
             fact = msgspec.structs.replace(fact, pod=next(iter(known)))
         placed.append(fact)
     return placed
+
+
+def _families(pods: Collection[str]) -> dict[str, set[str]]:
+    """Return the namespace of pods by how their names begin, if all pods that name one are in the same."""
+    spaces = {pod.partition("/")[0] for pod in pods}
+    return {pod.rpartition("/")[2].partition("-")[0]: spaces for pod in pods} if len(spaces) == 1 else {}
 
 
 def _with_job(facts: Sequence[Fact]) -> list[Fact]:

@@ -23,6 +23,7 @@ from tracecore.facts.gpu import (
     SdcCounter,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )
@@ -81,6 +82,7 @@ TYPES: tuple[type[Fact], ...] = (
     PcieRateCollapse,
     NvlinkRate,
     SdcCounter,
+    WrongResult,
     PortState,
     LinkState,
     NicError,

@@ -361,6 +361,44 @@ class NvlinkRate(Fact, frozen=True, kw_only=True):
         return sentence(self, f"{link} carries {size(self.bytes_per_second)}/s{peers}{low}")
 
 
+class WrongResult(Fact, frozen=True, kw_only=True):
+    """A check that computes on a GPU what is known got wrong results, without an error of the GPU.
+
+    Args:
+        index: the index of the GPU on its node, if its bus id is not known.
+        wrong: number of wrong results, if the check gives it.
+        checked: number of all results.
+    """
+
+    kind: ClassVar[str] = "wrong_result"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"wrong", "checked"})
+
+    index: int | None = None
+    wrong: int | None = None
+    checked: int | None = None
+
+    @property
+    def who(self) -> str:
+        """The GPU as far as it is known."""
+        if self.gpu is not None or self.index is not None:
+            return f"GPU {self.gpu if self.gpu is not None else self.index}"
+        return f"rank {self.rank}" if self.rank is not None else "a GPU"
+
+    @property
+    def results(self) -> str:
+        """The number of wrong results in words."""
+        if self.wrong is None:
+            return "wrong results"
+        what = "wrong result" if self.wrong == 1 else "wrong results"
+        return f"{self.wrong} {what}" + (f" of {self.checked}" if self.checked else "")
+
+    def describe(self) -> str:
+        named = "" if self.gpu is not None or self.index is None else f" on GPU {self.index}"
+        return sentence(self, f"a check of results got {self.results}{named}")
+
+
 class SdcCounter(Fact, frozen=True, kw_only=True):
     """A vendor's counter of silent data corruption rose.
 

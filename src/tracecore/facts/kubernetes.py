@@ -182,6 +182,13 @@ class ContainerTerminated(Fact, frozen=True, kw_only=True):
         return sentence(self, f"{name} terminated{code}", self.reason)
 
 
+#: Advice if the kubelet killed a container that did not answer its probe.
+ANSWER_PROBES = (
+    "It did not answer its probe in time, which a process that saves or loads may be unable to do: raise "
+    "`timeoutSeconds` and `failureThreshold` of the probe, or answer it from a thread of its own."
+)
+
+
 class WorkloadEvent(Fact, frozen=True, kw_only=True):
     """Another event about a workload: back-off, image pull, scheduling, probe.
 
@@ -200,3 +207,8 @@ class WorkloadEvent(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         return sentence(self, self.reason or self.hint.replace("_", " "), self.note)
+
+    def killed(self) -> str:
+        """Return why the kubelet killed a container, in its own words."""
+        note = self.note or "its probe failed"
+        return note[0].lower() + note[1:]

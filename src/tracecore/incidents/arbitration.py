@@ -22,6 +22,7 @@ from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.pattern_groups import CONDITIONS, ORDER
+from tracecore.incidents.run import JobAttempt
 from tracecore.patterns.contract import Suspects
 from tracecore.signals.bundle.placement import short
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.engine.emission import Emission
-    from tracecore.incidents.run import JobAttempt, JobRun
+    from tracecore.incidents.run import JobRun
 
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
@@ -183,6 +184,13 @@ def _attempt(
     taken = [t for t in touches if attempt is not None and set_aside.is_anothers_stop(t, attempt)]
     touches = _without(touches, taken)
     notes += [f"Nothing links it to the job: {t.evidence[0].describe()}" for t in taken]
+    probed = [(t, kill) for t in touches if (kill := set_aside.killed_by_probe(t, run)) is not None]
+    if probed:
+        touches = _without(touches, [t for t, _ in probed])
+        first, kill = probed[0]
+        fresh = JobAttempt(job=first.job, number=first.attempt)
+        attempt = attempt or run.attempts.setdefault((first.job, first.attempt), fresh)
+        attempt.bad.insert(0, kill)
     listed = [t for t in touches if attempt is not None and set_aside.is_only_listed(t, touches, attempt)]
     touches = _without(touches, listed)
     notes += [f"In a list of nodes, and nothing links it to the job: {t.verdict.headline()}" for t in listed]

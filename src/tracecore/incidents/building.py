@@ -137,12 +137,14 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
     """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     alike = {rank for t in symptoms if t.name == root.name for rank in t.ranks} - root.ranks
+    devices = {t.fields.get("kernelevents.gpu.device") for t in symptoms if t.name == root.name == "gpu_fault"}
     ended = attempt.ended if attempt is not None else {}
     return IncidentContext(
         ranks=frozenset(attempt.ranks | attempt.started if attempt is not None else ()),
         lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         alike=tuple(sorted(alike)),
+        numbers=tuple(sorted(str(device) for device in devices if device)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         alive=frozenset(rank for rank, status in ended.items() if status.alive),
         stacks=attempt.stacks if attempt is not None else {},
@@ -150,6 +152,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
         preparation=_preparation(attempt) if attempt is not None else None,
         transport=_transport(root, run),
         damaged=run.damaged,
+        probed=run.probed,
         last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 
@@ -167,8 +170,11 @@ def _named_by_ranks(
 ) -> tuple[int, ...]:
     """Return the ranks of the machine that failed by its ranks' own words, or by those of the ranks that waited."""
     failed = {rank for t in symptoms if t.name == "worker_crash" for rank in t.suspects.ranks}
+    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    if root.name in whereabouts.OF_GPU and len(awaited) == 1 and not failed:
+        # The others wait for the one whose GPU failed.
+        return () if whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run) else tuple(awaited)
     if root.name in whereabouts.OF_STORAGE:
-        awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
         there = whereabouts.ranks_among(awaited, suspects.nodes, attempt, run)
         if there and not whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run):
             return tuple(sorted(awaited))
@@ -180,7 +186,9 @@ def _suspects(
 ) -> Suspects:
     """Return the suspects of the root, or of a symptom of the same event if it has none; all ranks count as none."""
     suspects = said.suspects()
-    ranks = suspects.ranks
+    ranks = suspects.ranks or (
+        whereabouts.ranks_at(root, suspects, attempt, run) if whereabouts.hits_machine(root) else ()
+    )
     if not ranks:
         for t in symptoms:
             same = t.name == root.name == "gpu_fault"
@@ -240,5 +248,7 @@ def _suspects(
     nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
     nodes = nodes or whereabouts.launched_on(root, ranks, attempt, run)
     pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run) or whereabouts.pods_on(root, nodes, attempt, run)
+    # The pod that was taken off a machine because of its GPU was there.
+    pods = pods or next((t.suspects.pods for t in symptoms if t.name == "xid_correlation"), ())
     gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
     return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)

@@ -11,7 +11,8 @@ import re2
 from tracecore.facts.collective import named
 from tracecore.facts.fact import order
 from tracecore.facts.gpu import Xid
-from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
+from tracecore.facts.host import SlurmState
+from tracecore.facts.kubernetes import ANSWER_PROBES, ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.training import StepStalled
@@ -57,8 +58,14 @@ def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, 
     state = attempt.state
     if not last and state == "unknown":
         state = "failed"  # something made it start again
+    probed = [fact for fact in attempt.bad if isinstance(fact, WorkloadEvent)]
     if (missed := _missed(attempt)) is not None and state != "finished":
         headline, suspects, evidence = missed
+    elif state == "failed" and probed:
+        headline = f"The kubelet killed {probed[0].pod or 'a pod'}: {probed[0].killed()}"
+        suspects, evidence = Suspects.of(probed[:1]), attempt.bad
+    elif state == "failed" and (unstarted := _unstarted(attempt)) is not None:
+        headline, suspects, evidence = unstarted
     elif state == "failed" and (gone := _gone(attempt)) is not None:
         headline, suspects, evidence = gone
     elif state == "failed" and _only_gave_up(attempt):
@@ -75,7 +82,10 @@ def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, 
         headline, suspects, evidence = _stalled(attempt)
     else:
         return None
-    return _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
+    incident = _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
+    if probed:
+        incident.advice = f"{ANSWER_PROBES} {incident.advice}"
+    return incident
 
 
 def awaited(attempt: JobAttempt, run: JobRun) -> WatchdogReport | None:
@@ -236,6 +246,14 @@ def _told_by_library(run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None
     detail = f" ({first.detail})" if first.detail else ""
     suspects = Suspects() if first.error in _BETWEEN else Suspects.of(said[:1])
     return f"{_TELLING[first.error]}{detail}", suspects, said
+
+
+def _unstarted(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Slurm could not start the job on a machine: the prolog failed, or the machine did not answer."""
+    facts = [fact for fact in attempt.bad if isinstance(fact, SlurmState) and fact.state == "LAUNCH_FAILED"]
+    if not facts or attempt.exceptions or attempt.progress:
+        return None
+    return f"The job did not start: {facts[0].describe()}", Suspects.of(facts[:1]), [*facts, *attempt.ended.values()]
 
 
 def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:

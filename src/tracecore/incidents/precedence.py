@@ -79,6 +79,22 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         causes=("gpu_fault",),
         effects=("gpu_fault",),
+        bonds=("node",),
+        reason="it is the same memory, which a diagnostic found by the number of the GPU",
+        test=when.found_its_memory,
+        before=False,
+    ),
+    Rule(
+        causes=("nvlink_degradation",),
+        effects=("gpu_fault",),
+        bonds=("node?",),
+        reason="it is the same link, in a line that does not name the GPU",
+        test=when.names_the_gpu_of_a_link,
+        before=False,
+    ),
+    Rule(
+        causes=("gpu_fault",),
+        effects=("gpu_fault",),
         bonds=("node?",),
         reason="the NVLink fabric of its GPUs had failed",
         test=when.fabric_failed,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracecore.facts.gpu import GpuDriverError, Sxid
+from tracecore.facts.gpu import GpuDriverError, Sxid, Xid
 from tracecore.facts.kubernetes import GIVEN_UP, NodeReadiness, PodEvicted
 from tracecore.facts.process import LAST_WORDS, ExceptionRaised
+from tracecore.facts.xid_catalog import entry
 from tracecore.incidents.footprint import share
 
 if TYPE_CHECKING:
@@ -214,6 +215,25 @@ def names_the_gpu(cause: Footprint, effect: Footprint) -> bool:
     return abs(cause.first - effect.first) <= (SLACK if cause.timed and effect.timed else UNTIMED)
 
 
+def found_its_memory(cause: Footprint, effect: Footprint) -> bool:
+    """The driver tells of damaged memory by bus id, and a diagnostic that ran then by number."""
+    memory = any(isinstance(fact, Xid) and _is_of_memory(fact.code) for fact in cause.evidence)
+    checked = all(isinstance(fact, GpuDriverError) and fact.error == "memory_check_failed" for fact in effect.evidence)
+    near = not (cause.timed and effect.timed) or abs(cause.first - effect.first) <= EPISODE
+    return memory and checked and near and bool(cause.gpus) and not effect.gpus
+
+
+def _is_of_memory(code: int) -> bool:
+    known = entry(code)
+    return known is not None and known.fault == "memory"
+
+
+def names_the_gpu_of_a_link(cause: Footprint, effect: Footprint) -> bool:
+    """The driver tells of a link of a GPU, and in the next line that it could not bring up links."""
+    links = all(isinstance(fact, GpuDriverError) and fact.error.startswith("nvlink_") for fact in effect.evidence)
+    return links and names_the_gpu(cause, effect)
+
+
 def fabric_failed(cause: Footprint, effect: Footprint) -> bool:
     """A switch or the fabric manager tells of its fabric, and programs, or the manager, only of what followed."""
     switch = any(isinstance(fact, Sxid) for fact in cause.evidence)
@@ -276,7 +296,7 @@ def same_mount(cause: Footprint, effect: Footprint) -> bool:
 
 
 #: Errors of storage that say why it took only a part of what was written.
-WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio"})
+WHY_CUT: Final = frozenset({"enospc", "quota", "erofs", "eio", "evicted"})
 
 
 def says_why(cause: Footprint, effect: Footprint) -> bool:

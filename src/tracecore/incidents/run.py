@@ -172,6 +172,7 @@ class JobRun(msgspec.Struct, kw_only=True):
         trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
         transport: what was measured of the links, ports and connections between ranks, oldest first.
         damaged: reports of processes that the kernel ended for damaged memory, oldest first.
+        probed: the kubelet's reports that it killed a container whose probe failed.
         waiting_pods: pods that got no network.
         full_names: pods with their namespaces, by their names, where no two namespaces have one of that name.
         machine: the only one whose kubelet refuses a pod, which it does where a GPU failed.
@@ -184,6 +185,7 @@ class JobRun(msgspec.Struct, kw_only=True):
     transport: list[Fact] = msgspec.field(default_factory=list)
     damaged: list[HostEvent] = msgspec.field(default_factory=list)
     hung: list[HostEvent] = msgspec.field(default_factory=list)
+    probed: list[WorkloadEvent] = msgspec.field(default_factory=list)
     machine: str | None = None
     placement: Placement = msgspec.field(default_factory=Placement)
     pod_nodes: dict[str, str] = msgspec.field(default_factory=dict)
@@ -276,6 +278,8 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
     hung = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "hung_task"]
     refused = [fact for fact in facts if isinstance(fact, WorkloadEvent) and fact.reason == REFUSED]
     machines = {fact.node for fact in refused if fact.node}
+    events = (fact for fact in facts if isinstance(fact, WorkloadEvent))
+    probed = [fact for fact in events if fact.hint == "probe_failure" and fact.reason == "Killing"]
     return JobRun(
         attempts=attempts,
         end=end,
@@ -283,6 +287,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         transport=transport[-_TROUBLE:],
         damaged=damaged[-_TROUBLE:],
         hung=hung[:_TROUBLE],
+        probed=probed[-_TROUBLE:],
         placement=placement,
         pod_nodes=_pod_nodes(facts, placement),
         full_names=_full_names(facts),
@@ -488,7 +493,7 @@ def _end(attempt: JobAttempt, fact: Fact) -> None:
         attempt.nodes.update(fact.nodes)
         if fact.state == "COMPLETED":
             attempt.completed = True
-        elif fact.state in _BAD_STATES:
+        elif fact.state in _BAD_STATES and not (fact.state == "LAUNCH_FAILED" and fact.end < attempt.progress):
             attempt.bad.append(fact)
     elif isinstance(fact, ContainerTerminated) and fact.exit_code:
         attempt.bad.append(fact)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import re2
 
 from tracecore.facts.gpu import GpuCondition
-from tracecore.facts.kubernetes import SLURM_DOWN, MountEvent, NodeReadiness
+from tracecore.facts.kubernetes import SLURM_DOWN, MountEvent, NodeReadiness, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.stop import PlannedStop
@@ -102,7 +102,8 @@ def is_only_listed(t: Footprint, touches: Sequence[Footprint], attempt: JobAttem
     if attempt.nodes:
         return False  # one of the job's, or it was left out before
     others = [o for o in touches if o.name not in ("host_lost", *CONDITIONS)]
-    return any(o.verdict.role == "cause" for o in others) or (not others and attempt.state != "failed")
+    failed = attempt.state == "failed" or attempt.lost
+    return any(o.verdict.role == "cause" for o in others) or not (others or failed)
 
 
 def is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
@@ -126,6 +127,16 @@ def is_only_a_condition(t: Footprint, touches: Sequence[Footprint], attempt: Job
 
 def _is_shown(t: Footprint) -> bool:
     return all(isinstance(fact, GpuCondition) for fact in t.evidence)
+
+
+def killed_by_probe(t: Footprint, run: JobRun) -> WorkloadEvent | None:
+    """Return the kubelet's report that it killed a container whose probe failed, where a verdict only has its signal.
+
+    A SIGTERM without a sender looks like a planned stop, and a container that ended with 137 like a kill for memory.
+    """
+    if t.verdict.confidence == "full" or t.name not in ("planned_stop", "host_oom"):
+        return None
+    return next((kill for kill in reversed(run.probed) if not t.pods or kill.pod in t.pods), None)
 
 
 def _is_row(fact: Fact) -> bool:

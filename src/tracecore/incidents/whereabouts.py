@@ -13,7 +13,7 @@ import re2
 
 from tracecore.facts.host import HostEvent
 from tracecore.facts.memory import OomKill
-from tracecore.facts.process import LauncherFailure
+from tracecore.facts.process import CudaError, LauncherFailure
 from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
         if root.name in _WHOLE or (suspects.gpus and listed):
             ranks |= listed
+        if hits_machine(root):
+            ranks |= {rank for rank, node in run.placement.nodes.items() if short(node) in names}
         if root.name in _WHOLE and not ranks and len(names) == 1:
             ranks |= _left_over(names, run)
         if root.name in OF_STORAGE:
@@ -92,6 +94,13 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         pods = {pod for pod, node in run.pod_nodes.items() if short(node) in names}
         ranks |= set(_of_pods(sorted(pods), attempt, run))
     return tuple(sorted(ranks)) if len(ranks) == 1 or not (suspects.gpus and suspects.nodes) else ()
+
+
+def hits_machine(root: Footprint) -> bool:
+    """Whether every program on a machine fails that uses a GPU: its driver waits for the fabric manager."""
+    return bool(root.evidence) and all(
+        isinstance(fact, CudaError) and fact.error == "system_not_ready" for fact in root.evidence
+    )
 
 
 def _left_over(names: AbstractSet[str], run: JobRun) -> set[int]:

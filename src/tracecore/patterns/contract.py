@@ -16,6 +16,7 @@ import msgspec
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import HostEvent
+from tracecore.facts.kubernetes import WorkloadEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.facts.training import Preparation
@@ -214,6 +215,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         lost: ranks that report a lost connection to another rank.
         awaited: ranks that a hang waits for, if the verdict explains the hang.
         alike: other ranks with the same problem, from further verdicts of the pattern.
+        numbers: what the same failure is called in other reports, by the number of the GPU on its machine.
         ended: how each rank ended, in words, if known.
         alive: ranks that still ran when exit statuses were taken.
         stacks: the last printed stack of each rank, if no step followed.
@@ -221,6 +223,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
         preparation: work before the steps that some rank had not finished, if no step follows it.
         transport: measurements of links, ports and connections between the ranks, in words.
         damaged: the kernel's reports of processes that it killed because of damaged memory.
+        probed: the kubelet's reports that it killed a container whose probe failed.
         last_lines: returns the last lines of a rank's log.
     """
 
@@ -228,6 +231,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
     alike: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     alive: frozenset[int] = frozenset()
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
@@ -235,6 +239,7 @@ class IncidentContext(msgspec.Struct, frozen=True):
     preparation: Preparation | None = None
     transport: tuple[str, ...] = ()
     damaged: Sequence[HostEvent] = ()
+    probed: Sequence[WorkloadEvent] = ()
     last_lines: Callable[[int], LastLines | None] = _unquoted
 
 

@@ -18,6 +18,7 @@ from tracecore.facts.gpu import (
     SdcCounter,
     Sxid,
     ThrottleSample,
+    WrongResult,
     Xid,
     XidGauge,
 )
@@ -259,6 +260,17 @@ def sdc_counter(record: Stamped) -> SdcCounter | None:
     return SdcCounter(**record.identity(), delta=delta, counter=name(record.get("hw.gpu.sdc.kind")))
 
 
+def wrong_result(record: Stamped) -> WrongResult | None:
+    if flag(record.get("hw.gpu.result.wrong")) is not True:
+        return None
+    return WrongResult(
+        **record.identity(),
+        index=natural(record.get("hw.gpu.index")),
+        wrong=positive(record.get("hw.gpu.result.wrong_count")),
+        checked=positive(record.get("hw.gpu.result.checked_count")),
+    )
+
+
 def port_state(record: Stamped) -> PortState | None:
     device = name(record.get("hw.network.ib.device"))
     given = record.get("hw.network.ib.port.state")
@@ -320,5 +332,6 @@ GPU = (
     Projection(pcie_rate_collapse, gate=("tracecore.alert.pcie_rate_collapse.bytes_per_second", "gpu.id")),
     Projection(nvlink_rate, gate=("hw.gpu.nvlink.rate",)),
     Projection(sdc_counter, gate=("hw.gpu.sdc.delta",)),
+    Projection(wrong_result, gate=("hw.gpu.result.wrong",)),
     Projection(port_state, gate=("hw.network.ib.port.state", "hw.network.ib.device")),
 )

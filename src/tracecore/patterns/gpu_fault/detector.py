@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from tracecore.facts.fact import order
 from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Confidence, Key, Window
+    from tracecore.patterns.contract import Confidence, IncidentContext, Key, Window
 
 _time = attrgetter("time")
 _code = attrgetter("code")
@@ -62,6 +64,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         peer: for a link, the failure at its other end, or the program's error; for PCIe, the failed recovery; for a
             program that needs the fabric, a GPU that has not joined it yet.
         named: a later report of a program that names the rank, if the first does not.
+        number: the number of the GPU on its machine, by other reports of the failure.
         gauge: an exporter's gauge that shows the same Xid.
         codes: all Xids of this failure, sorted.
         reports: number of lines.
@@ -75,6 +78,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     worst: Fact
     peer: Fact | None = None
     named: Fact | None = None
+    number: str | None = None
     gauge: XidGauge | None = None
     codes: tuple[int, ...] = ()
     reports: int = 1
@@ -82,7 +86,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def gpu(self) -> str:
         if self.bus:
-            return f"GPU {self.bus}"
+            return f"GPU {self.bus}" if self.number is None else f"GPU {self.number} ({self.bus})"
         what = "GPU" if self.vendor in (None, "amd") else "accelerator"
         if device := getattr(self.first, "device", None):
             return f"{what[0].upper()}{what[1:]} {device}"
@@ -113,6 +117,9 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         """Return the node. If a program does not name it, return the node whose GPUs have not joined the fabric."""
         unready = isinstance(self.peer, GpuCondition)
         return self.first.node or (self.peer.node if self.peer is not None and unready else None)
+
+    def beside(self, rest: IncidentContext) -> GpuFaultVerdict:
+        return msgspec.structs.replace(self, number=rest.numbers[0]) if len(rest.numbers) == 1 else self
 
     def headline(self) -> str:
         on = f" on {self.node}" if self.node else ""

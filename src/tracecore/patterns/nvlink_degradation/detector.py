@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -176,7 +177,8 @@ class NvlinkDegradation(Pattern[Config]):
             return []
         # Look around each Xid and each stuck collective. A low link is a state that lasts, not an event.
         found: list[Verdict] = []
-        kernel, waiting = Events(xids, self._begin), Events(stuck, self._begin)
+        waiting = Events(stuck, self._begin)
+        kernel = Events(xids, partial(self._begin_of, waiting))
         rates, stalls = LowRates(lows), StalledRanks(window.of(StepStalled))
         told: int | None = None
         for time, _, event in sorted((*kernel.timed, *waiting.timed), key=_when):
@@ -230,6 +232,14 @@ class NvlinkDegradation(Pattern[Config]):
             before = max(0, fact.elapsed_ms or fact.timeout_ms or 0) * MILLISECOND
             return fact.time - min(before, self.config.memory)
         return fact.time
+
+    def _begin_of(self, waiting: Events[Stuck], xid: Fact) -> int:
+        """Return when an Xid was. A log with times since boot only dates it as late as it can be."""
+        if not xid.approximate:
+            return xid.time
+        place = bisect_right(waiting.timed, (xid.time + 1, ""), key=_when) - 1
+        begin, _, wait = waiting.timed[place] if place >= 0 else (0, "", xid)
+        return begin if wait is not xid and xid.time <= wait.end + self.config.window else xid.time
 
     def _carries_little(self, rate: NvlinkRate) -> bool:
         return rate.peer_median is None or rate.bytes_per_second <= self.config.share * rate.peer_median

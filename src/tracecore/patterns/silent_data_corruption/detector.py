@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.facts.gpu import SdcCounter
+from tracecore.facts.gpu import SdcCounter, WrongResult
 from tracecore.facts.training import EvalAccuracy, ResultRecomputed
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
@@ -132,9 +132,63 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects() if self.counter is None else Suspects.of((self.counter,))
 
 
+class WrongResultVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        check: the first check of this GPU that got wrong results.
+    """
+
+    pattern_id: ClassVar[str] = "13"
+    pattern_name: ClassVar[str] = "silent_data_corruption"
+    role: ClassVar[Role] = "cause"
+
+    check: WrongResult
+
+    def headline(self) -> str:
+        who = self.check.who
+        on = f" on {self.check.node}" if self.check.node else ""
+        return (
+            f"{who[0].upper()}{who[1:]}{on} computes wrong results without an error: a check got {self.check.results}"
+        )
+
+    def remediation(self) -> str:
+        node = self.check.node or "its node"
+        return (
+            f"Keep work off {node} (`kubectl cordon {self.check.node or 'NODE'}`) and run `dcgmi diag -r 4` there; "
+            f"{self.check.who} is to be replaced when the check fails again. What was trained on it since the last "
+            f"check may be wrong: evaluate its checkpoints on other hardware, and go back to the last good one."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return (self.check,)
+
+    def fields(self) -> dict[str, Any]:
+        check = self.check
+        fields = {
+            "discriminator": "self_check",
+            "gpu.id": check.gpu,
+            "hw.gpu.index": check.index,
+            "gen_ai.training.rank": check.rank,
+            "wrong": check.wrong,
+            "k8s.node.name": check.node,
+            "gen_ai.training.job_id": check.job,
+        }
+        return filled(fields)
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "gpu.id": self.check.gpu,
+            "k8s.node.name": self.check.node,
+            "gen_ai.training.job_id": self.check.job,
+            "tracecore.alert.silent_data_corruption.discriminator": "self_check",
+        }
+
+
 class SilentDataCorruption(Pattern[Config]):
     """Accuracy below its baseline and a corruption counter that rose while the job ran, or accuracy far below it; or a
     result that came out differently when the program computed it again.
+
+    Or a check that knows its results got wrong ones on a GPU.
 
     Accuracies on different data or of different checkpoints are not compared. Consecutive low evaluations of one
     attempt are one episode. One window holds all jobs, because exporters know the node of a counter but seldom the job.
@@ -144,8 +198,8 @@ class SilentDataCorruption(Pattern[Config]):
     name = "silent_data_corruption"
     role = "cause"
     maturity = "experimental"
-    needs = (EvalAccuracy, SdcCounter, ResultRecomputed)
-    triggers = (EvalAccuracy, ResultRecomputed)
+    needs = (EvalAccuracy, SdcCounter, ResultRecomputed, WrongResult)
+    triggers = (EvalAccuracy, ResultRecomputed, WrongResult)
     Config = Config
 
     @property
@@ -161,7 +215,19 @@ class SilentDataCorruption(Pattern[Config]):
         observed = window.grouped(EvalAccuracy, _job_and_observed)
         found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job], observed)]
         found += recomputed(window.of(ResultRecomputed), self.config.memory)
+        found += self._checked(window.of(WrongResult))
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
+
+    def _checked(self, checks: Sequence[WrongResult]) -> Iterator[Verdict]:
+        """Yield a verdict for each GPU that computes wrongly; a check that fails again soon is the same episode."""
+        last: dict[tuple[object, ...], int] = {}
+        for check in checks:
+            gpu = check.node, check.gpu, check.index, check.rank
+            before = last.get(gpu, NEVER)
+            last[gpu] = max(before, check.end)
+            if check.time - before > self.config.memory:
+                key = (check.node or "", check.who)
+                yield WrongResultVerdict(key=key, episode=check.source, time=check.time, check=check)
 
     def _low(
         self,

@@ -182,7 +182,12 @@ class Outcomes:
     def _cut_short(self, fact: StorageError) -> bool:
         """Return whether an exception ended a write at about the time when the server evicted this client."""
         failed = self._window.grouped(StorageError, _error).get("write_failed", ())
-        return any(abs(write.time - fact.time) <= SETTLED and write.source in self._raised for write in failed)
+        return any(self._is_about(write, fact.time) and write.source in self._raised for write in failed)
+
+    def _is_about(self, write: StorageError, time: int) -> bool:
+        """Return whether a write may have failed at a time. A traceback has the time of a line before it."""
+        before = self.reach if write.approximate else SETTLED
+        return -before <= write.time - time <= SETTLED
 
     def _reported_since(self, fact: Fact) -> bool:
         """Return whether any progress was reported since this error. If not, no report needs to be sorted."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from tracecore.facts.fact import order
-from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.kubernetes import ANSWER_PROBES, ContainerTerminated, WorkloadEvent
 from tracecore.facts.process import (
     LAST_WORDS,
     UNFINISHED,
@@ -73,6 +73,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         followers: the first few lost connections and aborts of other ranks.
         followed: number of other ranks that followed.
         damaged: the kernel's report that it killed the process because memory of the machine is damaged.
+        probed: the kubelet's report that it killed the container because its probe failed.
     """
 
     pattern_id: ClassVar[str] = "17"
@@ -87,6 +88,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     followers: tuple[Fact, ...] = ()
     followed: int = 0
     damaged: HostEvent | None = None
+    probed: WorkloadEvent | None = None
 
     @property
     def signal(self) -> str | None:
@@ -167,6 +169,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
         if self.damaged is not None:
             return f"{self.who}{on} died of {self.signal}: the kernel reports damaged memory on its machine{then}"
+        if self.probed is not None:
+            return f"{self.who}{on} was killed by the kubelet: {self.probed.killed()}{then}"
         if self.signal:
             return f"{self.who}{on} died of {self.signal}{then}"
         if self.gone:
@@ -198,6 +202,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                 f"Take {node} out of service until the module is replaced: `dmesg -T | grep -i -E 'mce|edac|memory "
                 f"failure'` and `ipmitool sel list` there name it. Restart elsewhere from the last checkpoint."
             )
+        if self.probed is not None:
+            return f"{ANSWER_PROBES} {again}"
         if self.signal:
             advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
             return f"{advice[0].upper()}{advice[1:]}. Read the end of {logs}. {again}"
@@ -260,9 +266,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         return self.exception is not None and any(word in self.exception[1] for word in ("CUDA error", "HIP error"))
 
     def beside(self, rest: IncidentContext) -> WorkerCrashVerdict:
-        if self.signal not in ("SIGBUS", "SIGKILL"):
+        if self.signal not in ("SIGBUS", "SIGKILL", "SIGTERM"):
             return self
-        return msgspec.structs.replace(self, damaged=next(filter(self._hit_by, rest.damaged), None))
+        damaged = None if self.signal == "SIGTERM" else next(filter(self._hit_by, rest.damaged), None)
+        own = (kill for kill in rest.probed if kill.pod is not None and kill.pod == self.failure.pod)
+        return msgspec.structs.replace(self, damaged=damaged, probed=next(own, None))
 
     def _hit_by(self, event: HostEvent) -> bool:
         """Return whether the kernel's report of damaged memory is about this process. A container numbers its processes
@@ -276,7 +284,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         facts = [self.failure, *self.followers]
-        facts += [fact for fact in (self.confirmation, self.damaged) if fact is not None]
+        facts += [fact for fact in (self.confirmation, self.damaged, self.probed) if fact is not None]
         return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
@@ -301,6 +309,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             fields["frame"] = f"{fact.file}:{fact.line}"
         if self.damaged is not None:
             fields["memory_damaged"] = True
+        if self.probed is not None:
+            fields["probe_failed"] = True
         fields |= {
             "gen_ai.training.rank": self.rank,
             "gen_ai.training.local_rank": self.local_rank,

@@ -529,8 +529,8 @@ class _Search:
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
             tasks=task_machines(head, tail) if found.wrapping == "tasks" else {},
         )
-        if found.format == "text" and b"kubectl " in head[:128]:
-            stream.resource |= pasted.pod(head)
+        if b"kubectl " in head[:128] and found.format.startswith(("text", "kubernetes")):
+            stream.resource |= pasted.pod(head) if found.format == "text" else pasted.namespace(head)
         if stream.layer == "kubernetes":
             stream.resource.pop("gen_ai.training.rank", None)  # `describe-worker-5.txt` is about a pod
         if stream.layer == "stdout" and is_node_agent(str(stream.resource.get("k8s.pod.name") or name)):
@@ -580,6 +580,8 @@ class _Search:
             )
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
+        if complete and (host := pasted.host(head)) is not None:
+            stream.resource.setdefault("host.name", host)
         self.streams.append(stream)
         if works:
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
@@ -588,8 +590,6 @@ class _Search:
             self.streams.append(
                 msgspec.structs.replace(stream, format="text", layer="stdout", resource=dict(stream.resource))
             )
-        if complete and (host := pasted.host(head)) is not None:
-            stream.resource.setdefault("host.name", host)
         if complete and found.format == "text" and found.layer == "stdout":
             self._add_pasted(stream, head, pasted.parts(head), noted, before or b"")
         elif complete and found.format != "text":

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import re2
 
-from tracecore.signals.kernel import ibstat
+from tracecore.signals.kernel import ibstat, perfquery
 from tracecore.signals.kubernetes import flat_events, printed
 from tracecore.signals.logs import dialects
 from tracecore.signals.nvidia import lspci, smi, smi_csv
@@ -23,6 +23,7 @@ ROWS = {
     "event_without_type_row": printed.BARE_EVENT,
     "old_event_row": printed.BARE_OLD_EVENT,
     "pod_row": printed.BARE_POD,
+    "node_row": printed.BARE_NODE,
 }
 #: Functions by which readers recognise their format: (text without blanks and command, all bytes) → it is theirs.
 READERS: dict[str, Callable[[bytes, bytes], bool]] = {
@@ -36,6 +37,9 @@ READERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "lspci": lambda start, head: lspci.BEGINS.match(start) is not None,
     "slurm_counts": lambda start, head: slurm.COUNTS.match(head) is not None,
     "ibstat": lambda start, head: ibstat.BEGINS.match(start) is not None,
+    "perfquery": lambda start, head: (
+        perfquery.LOOKS.search(head) is not None and FORMATS.expressions["work"].search(head) is None
+    ),
     "sinfo": lambda start, head: slurm.begins_as_sinfo(start.split(b"\n", 1)[0]),
     "kubernetes_events": lambda start, head: flat_events.begins_with_events(start),
     "kubernetes_header": lambda start, head: flat_events.is_header(

@@ -42,11 +42,13 @@ def host(text: bytes) -> str | None:
 def pod(text: bytes) -> Attributes:
     """Return the pod whose log is printed, from the `kubectl` command above it."""
     match = FORMATS.expressions["logs_of"].match(text)
-    if match is None:
-        return {}
-    space = FORMATS.expressions["logs_in"].match(match.group())
-    found: Attributes = {"k8s.pod.name": match.group(1).decode()}
-    return found | ({"k8s.namespace.name": space.group(1).decode()} if space else {})
+    return {} if match is None else {"k8s.pod.name": match.group(1).decode(), **namespace(match.group())}
+
+
+def namespace(text: bytes) -> Attributes:
+    """Return the namespace that the `kubectl` command in the first line is about, if it names one."""
+    match = FORMATS.expressions["namespace"].match(text)
+    return {} if match is None else {"k8s.namespace.name": match.group(1).decode()}
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ def _borders(text: bytes) -> list[Section]:
         resource: Attributes = pod(match.group())
         if host and _LOG_IN.match(host) is None:
             resource["host.name"] = host.decode("utf-8", "replace")
+        resource |= _of_rank(command.partition(b"#")[2])
         # What a command prints is recognised together with the command.
         found[match.start()] = Section(match.start(), match.start(), _file(command), resource)
     for match in FORMATS.expressions["section_title"].finditer(text):
@@ -114,18 +117,23 @@ def _of_title(title: bytes) -> Attributes:
     hosts = {host.decode("utf-8", "replace") for host in FORMATS.expressions["section_host"].findall(title)}
     if len(named := {host for host in hosts if is_name(host)}) == 1:
         resource["host.name"] = named.pop()
-    ranks = set(FORMATS.expressions["section_rank"].findall(title))
-    if len(ranks) == 1:
-        resource["gen_ai.training.rank"] = int(ranks.pop())
-    return resource
+    return resource | _of_rank(title)
+
+
+def _of_rank(text: bytes) -> Attributes:
+    """Return the rank that a title, or a comment behind a command, names; nothing if it names several."""
+    ranks = set(FORMATS.expressions["section_rank"].findall(text))
+    return {"gen_ai.training.rank": int(ranks.pop())} if len(ranks) == 1 else {}
 
 
 def _file(line: bytes) -> str:
-    """The file that a command prints or a title names; "" where it names none, or several."""
+    """The file that a command prints or a title names, or a usual name for it; "" where it names none, or several."""
     if FORMATS.expressions["section_dmesg"].match(line):
         return "dmesg"
     if line.startswith((b"kubectl", b"oc ")):
         return ""
+    if line.startswith((b"ipmitool ", b"df ", b"dcgmi ", b"py-spy ")):
+        return line.split(b" ", 1)[0].decode()  # the usual names of such files begin so
     found = {path.decode("utf-8", "replace") for path in FORMATS.expressions["section_path"].findall(line)}
     return found.pop() if len(found) == 1 else ""
 

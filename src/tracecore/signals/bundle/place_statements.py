@@ -137,6 +137,8 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
         found += _of_deepspeed(head, stream.path)
     if b":" in early and (match := FORMATS.expressions["host_list"].search(early)):
         found += _slots(FORMATS.expressions["host_slots"].findall(match.group(1)), stream.path)
+    if b"map" in early and (match := expressions["host_map"].search(early)):
+        found += _of_map(*match.groups())
     found += _of_lines(early)
     found += _of_environments(head if complete else early)
     return found
@@ -201,6 +203,14 @@ def _of_deepspeed(head: bytes, path: str) -> Iterator[Told]:
     if len(mappings) == 1:
         for node, ranks in FORMATS.expressions["mapped_machine"].findall(mappings.pop()):
             yield Told(node=_text(node), ranks=_numbers(ranks), table=path)
+
+
+def _of_map(ranks: bytes, world: bytes, rows: bytes) -> list[Told]:
+    """Return the machines of a program's map of its ranks. Its numbers may be those of machines, unless it has all."""
+    mapped = {int(rank): _text(node) for rank, node in FORMATS.expressions["mapped_rank"].findall(rows)}
+    if not ranks and len(mapped) != int(world):
+        return []
+    return [Told(rank=rank, node=node) for rank, node in mapped.items()]
 
 
 def _slots(machines: Iterable[tuple[bytes, bytes]], path: str) -> list[Told]:

@@ -9,7 +9,7 @@ import re2
 
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.discovery import Bundle
-from tracecore.signals.kernel import ibstat, journal
+from tracecore.signals.kernel import ibstat, journal, perfquery
 from tracecore.signals.kernel import reader as kernel
 from tracecore.signals.kubernetes import audit, objects, printed
 from tracecore.signals.logs import elastic
@@ -64,6 +64,7 @@ POINTS: dict[str, PointReader] = {
     "nvidia_dmon": smi.read_dmon,
     "nvidia_nvlink": smi.read_nvlink,
     "nvidia_table": smi.read_table,
+    "perfquery": perfquery.read,
 }
 
 

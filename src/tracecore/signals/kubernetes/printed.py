@@ -232,6 +232,11 @@ _BARE_POD_TEXT = (
     r"(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}"
     r"(?: +(?P<IP>\d{1,3}(?:\.\d{1,3}){3}|<none>) +(?P<NODE>[a-z0-9][a-z0-9.-]*|<none>)(?: .*)?| .*)?$"
 )
+#: And of a table of nodes: name, state, roles, age, version.
+BARE_NODE = re2.compile(
+    rb"^[a-z0-9][a-z0-9.-]* +(?:NotReady|Ready|Unknown)(?:,\w+)* +(?:<none>|[\w.,/-]+) +(?:\d+[smhdy]){1,3} +"
+    rb"v\d+\.\d+\.\d+"
+)
 #: Whom such a row is about: it does not say, and an eviction is one all the same.
 UNNAMED = "pod/unnamed-pod"
 _BARE = re2.compile(_BARE_TEXT)

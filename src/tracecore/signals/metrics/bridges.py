@@ -9,7 +9,7 @@ from tracecore.signals.metrics.conditions import ConditionBridge
 from tracecore.signals.metrics.memory import FramebufferBridge
 from tracecore.signals.metrics.names import GpuNames
 from tracecore.signals.metrics.nvlink import NvlinkBridge
-from tracecore.signals.metrics.pcie import PcieBridge
+from tracecore.signals.metrics.pcie import PcieBridge, PcieLinkBridge
 from tracecore.signals.metrics.ports import PortBridge
 from tracecore.signals.metrics.rises import EccBridge, SdcBridge
 from tracecore.signals.metrics.steps import StepBridge
@@ -20,6 +20,7 @@ BRIDGES: Final = (
     EccBridge,
     ThrottleBridge,
     PcieBridge,
+    PcieLinkBridge,
     NvlinkBridge,
     PortBridge,
     FramebufferBridge,

@@ -1,4 +1,4 @@
-"""PCIe traffic of a GPU that falls far below what it used to be."""
+"""PCIe traffic of a GPU that falls far below what it used to be, and links that lost lanes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from tracecore.signals.metrics.bridge import STALE, BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.flow import Flow, FlowMemory
 from tracecore.signals.metrics.point import Sample
-from tracecore.signals.record import LogSignal
+from tracecore.signals.record import Attributes, LogSignal
 from tracecore.signals.stamps import SECOND
 
 #: How far back a GPU's own traffic is its baseline, and how many flows make one.
@@ -119,3 +119,67 @@ class PcieBridge:
         if isinstance(direction, str):
             return record(sample, "hw.gpu.io.collapse", {**stamped, prefix + "direction": direction})
         return record(sample, "hw.gpu.io.collapse", {**stamped})
+
+
+#: Bytes per second of one lane, by generation.
+LANE: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_LINK: Final = "hw.gpu.pcie.link."
+
+
+class PcieLinkBridge:
+    """Says once that the link of a GPU has fewer lanes than it could have.
+
+    An idle GPU lowers the speed of its link, and keeps its lanes. Half of them may be all that its slot has, unless
+    other GPUs of its machine have them all.
+    """
+
+    names: Final = frozenset({_LINK + name for name in ("width", "width.max", "generation", "generation.max")})
+
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        self._told: BridgeMemory[bool] = BridgeMemory(limits or BridgeLimits())
+        self._links: dict[tuple[str, str], dict[str, Sample]] = {}
+
+    @property
+    def dropped(self) -> int:
+        return self._told.dropped
+
+    def observe(self, sample: Sample) -> Sequence[LogSignal]:
+        if not sample.series.mig:
+            self._links.setdefault(sample.series.unit, {})[sample.series.name.removeprefix(_LINK)] = sample
+        return ()
+
+    def settle(self, time: int) -> Sequence[LogSignal]:
+        out: list[LogSignal] = []
+        shares = {unit: _lanes(link) for unit, link in self._links.items()}
+        whole = {node for (node, _), share in shares.items() if share == 1}
+        for unit, link in self._links.items():
+            share = shares[unit]
+            if share is None:
+                continue
+            narrow = share <= (0.5 if unit[0] in whole else 0.25)
+            if narrow and not self._told.get(unit):
+                out.append(_degraded(link))
+            self._told.put(unit, narrow, time)
+        self._links = {}
+        return out
+
+
+def _lanes(link: dict[str, Sample]) -> float | None:
+    """Return the share of its lanes that a link has; None if it was not measured."""
+    if "width" not in link or "width.max" not in link or link["width.max"].value <= 0:
+        return None
+    return link["width"].value / link["width.max"].value
+
+
+def _degraded(link: dict[str, Sample]) -> LogSignal:
+    rate, most = (
+        link["width" + end].value * LANE.get(int(known.value) if (known := link.get("generation" + end)) else 4, 2e9)
+        for end in ("", ".max")
+    )
+    prefix = "tracecore.alert.pcie_rate_collapse."
+    stamped: Attributes = {
+        prefix + "bytes_per_second": rate,
+        prefix + "baseline_bytes_per_second": most,
+        prefix + "drop_ratio": 1 - rate / most,
+    }
+    return record(link["width"], "hw.gpu.io.collapse", stamped)
