@@ -20,7 +20,7 @@ from tracecore.facts.training import CheckpointPhase, Progress
 from tracecore.recipes import sampling
 from tracecore.recipes.lanes import SKEW
 from tracecore.recipes.plan import fresh, plan
-from tracecore.recipes.repeats import MAX_EVENTS
+from tracecore.recipes.sampling import MAX_EVENTS
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.stream import Clock, Counters, Stream

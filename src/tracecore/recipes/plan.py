@@ -40,6 +40,7 @@ _PROGRESS = frozenset(
         *("gen_ai.training.step", "gen_ai.training.phase", "gen_ai.training.rank", "tracecore.training.total_steps"),
         *("tracecore.training.loss", "tracecore.training.grad_norm", "tracecore.training.learning_rate"),
         *("tracecore.training.epoch", "tracecore.training.iter_time_s", "tracecore.training.data_time_s"),
+        *("tracecore.training.preparation", "tracecore.training.preparation.done"),
     }
 )
 #: Attributes of normal work begin with one of these.

@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import HIDDEN, Lines, Mask
 from tracecore.recipes.shapes import DIGITS, VARYING, Evaluate, Reading, meaningful, number_spans, raw_spans
-from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
 from tracecore.signals.logs.selector import ALWAYS, OPENERS, LoneLine
 
@@ -37,8 +36,6 @@ FIRST_ROUTINE: Final = 2
 MAX_ALIKE: Final = 128
 #: Kinds that are remembered; all are forgotten when there are more.
 MAX_KINDS: Final = 4096
-#: Progress lines are kept beside this many events of a block.
-MAX_EVENTS: Final = 64
 
 #: A line of a traceback, and how many lines above an error it is looked for.
 FRAME: Final = b'", line '
@@ -294,11 +291,8 @@ class Repeats:
         return found
 
     def troubles(self, lines: Lines, news: Mapping[int, bytes]) -> list[int]:
-        """Return at most `MAX_EVENTS` of the news, evenly spread, without lines in which recipes find no trouble."""
-        found = [line for line in sorted(news) if self._kinds.tells_trouble(news[line], lines.raw(line))]
-        if len(found) > MAX_EVENTS:
-            found = [found[place] for place in np.linspace(0, len(found) - 1, MAX_EVENTS).astype(np.int64).tolist()]
-        return found
+        """Return the news in which recipes find trouble."""
+        return [line for line in sorted(news) if self._kinds.tells_trouble(news[line], lines.raw(line))]
 
     def _masked(self, texts: Lines, events: Sequence[int]) -> dict[int, bytes]:
         """Return the masked texts of some lines."""

@@ -23,7 +23,7 @@ from tracecore.ottl.planner.selection import Selector, find, plain
 from tracecore.recipes.columns import EMPTY, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
-from tracecore.recipes.repeats import MAX_EVENTS, Kinds, Repeats
+from tracecore.recipes.repeats import Kinds, Repeats
 from tracecore.recipes.shapes import EVALUATE, NOTHING, UNKNOWN, raw_spans
 from tracecore.signals.arrays import distinct, np
 from tracecore.signals.logs.blocks import Block
@@ -50,6 +50,9 @@ RECENT: Final = 4 << 20
 
 #: Owners of progress whose names are remembered.
 MAX_OWNERS: Final = 1024
+#: Progress lines are kept beside this many events of a block: if there is one owner, and if there are several.
+MAX_EVENTS: Final = 8
+MAX_EVENTS_SEVERAL: Final = 64
 
 #: Of the lines that are known to say nothing, one in `CHECKED` is scanned. Of those, `MAX_CHECKED` of each block are
 #: evaluated.
@@ -168,19 +171,22 @@ class Sampler:
         return self._lanes.close(self._end - RECENT)
 
     def _concerned(self, events: Sequence[int], found: Progress, lines: Lines) -> dict[int, int | None]:
-        """Return for some events the owner of progress that they concern; None if an event does not tell."""
+        """Return the owner of progress that an event concerns; None if the event does not tell.
+
+        Of many events some are left out. The others are evenly spread.
+        """
         if not events or not len(found.line):
-            return dict.fromkeys(events)
+            return {}
         new = [owner for owner in distinct(found.owner).tolist() if owner not in self._owners]
         if len(self._owners) + len(new) > MAX_OWNERS:
-            return dict.fromkeys(events)
+            return dict.fromkeys(_spread(events, MAX_EVENTS))
         for owner in new:
             line = int(found.line[np.argmax(found.owner == owner)])
             self._owners[owner] = self._shapes.evaluate(lines.raw(line)).owner
         if len(self._owners) == 1:
-            return dict.fromkeys(events, *self._owners)
+            return dict.fromkeys(_spread(events, MAX_EVENTS), *self._owners)
         concerned: dict[int, int | None] = {}
-        for event in events:
+        for event in _spread(events, MAX_EVENTS_SEVERAL):
             named = self._shapes.evaluate(lines.raw(event)).owner
             own = [owner for owner, names in self._owners.items() if _same(named, names)]
             concerned[event] = own[0] if len(own) == 1 else None
@@ -365,6 +371,13 @@ def _last_before(lines: Array, pauses: Array) -> Array:
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
     matched.append(end - 1)
+
+
+def _spread(some: Sequence[int], most: int) -> Sequence[int]:
+    """Return at most so many of some numbers, evenly spread, with the first and the last."""
+    if len(some) <= most:
+        return some
+    return [some[place] for place in np.linspace(0, len(some) - 1, most).astype(np.int64).tolist()]
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
