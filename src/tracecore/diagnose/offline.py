@@ -276,12 +276,19 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
             pods.setdefault(fact.rank, set()).add(fact.pod)
     ranks = {fact.rank for fact in facts if fact.rank is not None}
     listed: dict[str, set[str]] = {}
-    for pod in placement.uids.values():
-        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    for pod in (*placement.uids.values(), *(fact.pod for fact in facts if fact.layer == "kubernetes")):
+        if pod and "/" in pod and not pod.startswith(_ASSUMED):
+            listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    # A list of pods without their namespaces is of one namespace.
+    spaces = {full.partition("/")[0] for pod in placement.pod_nodes for full in listed.get(pod, ())}
+    if len(spaces) == 1:
+        (space,) = spaces
+        for pod in placement.pod_nodes:
+            listed.setdefault(pod, {f"{space}/{pod}"})
     placed: list[Fact] = []
     for fact in facts:
         if fact.pod and fact.pod.startswith(_ASSUMED):
-            # `kubectl logs --prefix` leaves the namespace out; the list of pods has it.
+            # `kubectl logs --prefix` leaves the namespace out; the list of pods, or an event, has it.
             full = listed.get(fact.pod.removeprefix(_ASSUMED), set())
             fact = msgspec.structs.replace(fact, pod=next(iter(full))) if len(full) == 1 else fact
         if isinstance(fact, OomKill) and not fact.pod and fact.pod_uid is not None:

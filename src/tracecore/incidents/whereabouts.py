@@ -80,6 +80,9 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
         if root.name in _WHOLE or (suspects.gpus and listed):
             ranks |= listed
+        if suspects.gpus and ranks:
+            # Other ranks of the machine are known by their files alone.
+            ranks |= {rank for rank, node in run.placement.nodes.items() if short(node) in names}
         if root.name in _WHOLE and not ranks and len(names) == 1:
             ranks |= _left_over(names, run)
         if root.name in OF_STORAGE:

@@ -95,10 +95,26 @@ def settle(
             name = stream.path.rpartition("/")[2].partition(".")[0]
             if is_name(name) and _DIGITS.sub("0", name) in kinds:
                 stream.resource["host.name"] = hosts.get(name, name)
+            elif host := _host_of(stream, frozenset(), hosts, hosts):
+                stream.resource["host.name"] = host
             elif len(set(map(_short, known))) == 1 and not said.get(id(stream)):
                 stream.resource["host.name"] = max(known, key=len)
         elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts, named)):
             stream.resource["host.name"] = host
+    _settle_abbreviations(streams, known.difference(*said.values(), told))
+
+
+def _settle_abbreviations(streams: Iterable[Stream], abbreviations: Collection[str]) -> None:
+    """Replace names of machines that only names of files have by the one longer name that ends with them: `x2` by
+    `hel-l40s-x2`.
+    """
+    found = {str(host) for stream in streams if (host := stream.resource.get("host.name")) is not None}
+    for name in abbreviations:
+        longer = [host for host in found if _short(host).endswith(f"-{name}")]
+        if len(longer) == 1:
+            for stream in streams:
+                if stream.resource.get("host.name") == name:
+                    stream.resource["host.name"] = longer[0]
 
 
 def _short(host: str) -> str:
