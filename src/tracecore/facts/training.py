@@ -152,13 +152,18 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
 
 
 class RunFinished(Fact, frozen=True, kw_only=True):
-    """The program reports that the run is complete."""
+    """The program reports that the run is complete.
+
+    Args:
+        always: the program writes this line after a failure of the training, too.
+    """
 
     kind: ClassVar[str] = "run_finished"
     layer: ClassVar[str] = "stdout"
     folds: ClassVar[bool] = True
 
     step: int | None = None
+    always: bool = False
 
     def describe(self) -> str:
         return sentence(self, "the run says it is complete")

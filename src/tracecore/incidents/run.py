@@ -441,6 +441,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         else:
             attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
+        if fact.always and any(_ended_by(raised, fact, attempt) for raised in attempt.exceptions):
+            return
         attempt.finished = True
         if fact.rank is not None:
             attempt.done[fact.rank] = fact
@@ -464,6 +466,12 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.ranks.update(fact.failed)
     elif isinstance(fact, StepStalled):
         attempt.stalls.append(fact)
+
+
+def _ended_by(raised: ExceptionRaised, end: RunFinished, attempt: JobAttempt) -> bool:
+    """Whether no step stands between an exception and a line that the program writes after every end."""
+    path, offset = raised.source.path, raised.source.offset
+    return path == end.source.path and attempt.last_places.get(path, -1) < offset < end.source.offset
 
 
 def _end(attempt: JobAttempt, fact: Fact) -> None:

@@ -145,7 +145,8 @@ def _checksum(value: object) -> str | None:
 def run_finished(record: Stamped) -> RunFinished | None:
     if flag(record.get("tracecore.training.finished")) is not True:
         return None
-    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")))
+    always = flag(record.get("tracecore.training.finished.always")) is True
+    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")), always=always)
 
 
 def slow_ranks(record: Stamped) -> SlowRanks | None:

@@ -117,6 +117,8 @@ class Aftermath:
         for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
             # A rank that reports in one file that it is complete did not die of an error in another file.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
+            if done.always and not elsewhere:
+                continue
             if (after(done, fact) or elsewhere) and self.near(done, fact):
                 return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]

@@ -22,10 +22,11 @@ _NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
 _HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
 #: Lines and bytes at the beginning of a file that are searched for a machine's name.
 _LINES, _BYTES = 8, 4096
-#: A machine's name in a line. Only times, levels and brackets may precede it.
+#: A machine's name in a line. Only times, levels, brackets and a rank may precede it.
 _FIELD = re2.compile(
     rb"^(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\d\s:.,/+\[\]|()<>TZ-]{0,48}"
-    rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
+    rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?(?:[Rr]ank ?\d{1,7}[\]\s:|]{1,4})?"
+    rb"[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
 )
 _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
 #: Endings of the names of files with the lines of a machine and of the work on it: `gx-07-merged.log`.
