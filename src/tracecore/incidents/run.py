@@ -94,6 +94,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         progress: last time a step was reported.
         last_steps: the last report of each rank.
         last_places: the offset of the last report in each file.
+        last_losses: the last report of a loss in each file.
         pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
@@ -123,6 +124,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
     last_places: dict[str, int] = msgspec.field(default_factory=dict)
+    last_losses: dict[str, Progress] = msgspec.field(default_factory=dict)
     pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
@@ -430,6 +432,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.last_steps[rank] = fact
         path, offset = fact.source.path, fact.source.offset
         attempt.last_places[path] = max(attempt.last_places.get(path, 0), offset)
+        if fact.loss is not None and fact.phase != "eval":
+            attempt.last_losses[path] = fact
         attempt.saving.pop(rank, None)
         if attempt.bad:
             # Whoever makes steps was started in the end.

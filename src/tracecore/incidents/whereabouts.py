@@ -7,12 +7,14 @@ Where the files of the bundle leave one candidate, it is named; where they leave
 from __future__ import annotations
 
 from collections import Counter
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Final
 
 import re2
 
 from tracecore.facts.host import HostEvent
 from tracecore.facts.memory import OomKill
+from tracecore.signals.bundle import ordinals
 from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
@@ -106,18 +108,24 @@ def _left_over(names: AbstractSet[str], run: JobRun) -> set[int]:
 
 
 def pods_on(root: Footprint, nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
-    """Return the pods on lost machines that are named like those of the job that left lines."""
+    """Return the pods on lost machines that are named like those of the job that left lines.
+
+    If no line names its pod, all listed pods have to begin with one name, which is the job's.
+    """
     if root.name != "host_lost" or attempt is None or len(run.jobs()) > 1:
         return ()
     names = set(map(short, nodes))
     alike = {_series(pod) for pod in attempt.pods}
     there = [run.full_names.get(pod, pod) for pod, node in run.pod_nodes.items() if short(node) in names]
+    if not alike and len(run.pod_nodes) > 1 and "-" in commonprefix(list(run.pod_nodes)):
+        return tuple(sorted(there))
     return tuple(sorted(pod for pod in there if _series(pod) in alike))
 
 
 def _series(pod: str) -> str:
     """Return the name of a pod without its namespace and number; the pods of one job share it."""
-    return str(POD_NUMBER.sub("", pod.rpartition("/")[2]))
+    name = min(ordinals.host_names(pod.rpartition("/")[2]), key=len)
+    return str(POD_NUMBER.sub("", name))
 
 
 def ranks_among(ranks: Iterable[int], nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:
