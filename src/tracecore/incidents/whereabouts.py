@@ -7,7 +7,6 @@ Where the files of the bundle leave one candidate, it is named; where they leave
 from __future__ import annotations
 
 from collections import Counter
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Final
 
 import re2
@@ -117,7 +116,7 @@ def pods_on(root: Footprint, nodes: Iterable[str], attempt: JobAttempt | None, r
     names = set(map(short, nodes))
     alike = {_series(pod) for pod in attempt.pods}
     there = [run.full_names.get(pod, pod) for pod, node in run.pod_nodes.items() if short(node) in names]
-    if not alike and len(run.pod_nodes) > 1 and "-" in commonprefix(list(run.pod_nodes)):
+    if not alike and len(run.pod_nodes) > 1 and len({pod.partition("-")[0] for pod in run.pod_nodes}) == 1:
         return tuple(sorted(there))
     return tuple(sorted(pod for pod in there if _series(pod) in alike))
 

@@ -95,6 +95,8 @@ class Placement(msgspec.Struct, kw_only=True):
         gpus = {number for (host, _), number in self.numbers.items() if self._fits(host, node)}
         mine = {number for (host, name), number in self.numbers.items() if name == gpu and self._fits(host, node)}
         ranks = self.ranks_on(node, known) or self._block(node, len(gpus))
+        if not ranks and self._is_sole(node) and set(known) == set(range(len(gpus))):
+            ranks = tuple(range(len(gpus)))
         return {ranks[number] for number in mine if gpus == set(range(len(ranks)))}
 
     def _block(self, node: str, size: int) -> tuple[int, ...]:
