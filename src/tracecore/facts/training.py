@@ -169,6 +169,23 @@ class RunFinished(Fact, frozen=True, kw_only=True):
         return sentence(self, "the run says it is complete")
 
 
+class ReplicaMismatch(Fact, frozen=True, kw_only=True):
+    """A program that compares the parameters of replicas finds those of one rank different.
+
+    Args:
+        odd: the rank that differs. Another rank may report it.
+    """
+
+    kind: ClassVar[str] = "replica_mismatch"
+    layer: ClassVar[str] = "stdout"
+
+    odd: int
+    step: int | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"the parameters of rank {self.odd} differ from those of its replicas")
+
+
 class SlowRanks(Fact, frozen=True, kw_only=True):
     """A report about slow ranks, from an external detector or from the program.
 

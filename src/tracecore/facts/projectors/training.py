@@ -13,6 +13,7 @@ from tracecore.facts.training import (
     EvalAccuracy,
     NonFinite,
     Progress,
+    ReplicaMismatch,
     RunFinished,
     SlowRanks,
     StepStalled,
@@ -149,6 +150,13 @@ def run_finished(record: Stamped) -> RunFinished | None:
     return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")), always=always)
 
 
+def replica_mismatch(record: Stamped) -> ReplicaMismatch | None:
+    odd = natural(record.get("tracecore.training.replica_mismatch"))
+    if odd is None:
+        return None
+    return ReplicaMismatch(**record.identity(), odd=odd, step=natural(record.get("gen_ai.training.step")))
+
+
 def slow_ranks(record: Stamped) -> SlowRanks | None:
     reporter = text(record.get("tracecore.straggler.reporter"), 64)
     if reporter is None:
@@ -206,5 +214,6 @@ TRAINING = (
     ),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
+    Projection(replica_mismatch, gate=("tracecore.training.replica_mismatch",)),
     Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),
 )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from tracecore.facts.gpu import SdcCounter
-from tracecore.facts.training import EvalAccuracy
+from tracecore.facts.training import EvalAccuracy, ReplicaMismatch
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.silent_data_corruption.counters import CorruptionCounters
+from tracecore.patterns.silent_data_corruption.replicas import differing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -132,7 +133,8 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class SilentDataCorruption(Pattern[Config]):
-    """Accuracy below its baseline and a corruption counter that rose while the job ran, or accuracy far below it.
+    """Accuracy below its baseline and a corruption counter that rose while the job ran, accuracy far below it, or a
+    rank whose parameters differ from those of its replicas.
 
     Accuracies on different data or of different checkpoints are not compared. Consecutive low evaluations of one
     attempt are one episode. One window holds all jobs, because exporters know the node of a counter but seldom the job.
@@ -142,8 +144,8 @@ class SilentDataCorruption(Pattern[Config]):
     name = "silent_data_corruption"
     role = "cause"
     maturity = "experimental"
-    needs = (EvalAccuracy, SdcCounter)
-    triggers = (EvalAccuracy,)
+    needs = (EvalAccuracy, SdcCounter, ReplicaMismatch)
+    triggers = (EvalAccuracy, ReplicaMismatch)
     Config = Config
 
     @property
@@ -158,6 +160,7 @@ class SilentDataCorruption(Pattern[Config]):
         jobs = window.grouped(EvalAccuracy, _job)
         observed = window.grouped(EvalAccuracy, _job_and_observed)
         found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job], observed)]
+        found += differing(window.of(ReplicaMismatch))
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _low(

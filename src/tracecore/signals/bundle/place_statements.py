@@ -308,14 +308,15 @@ def _of_tables(text: bytes, name: str, path: str) -> list[Told]:
             rows = machines.setdefault(_text(match.group(1)), [])
         else:
             rows.append(line)
-    # A table that names machines itself is of several.
+    # A table that names machines itself is of several, and the title a comment.
     tables = {node: _of_table(b"\n".join(rows), name, path) for node, rows in machines.items()}
-    return [
+    found = [
         msgspec.structs.replace(one, node=node)
         for node, table in tables.items()
         for one in table
         if not (one.node or one.ranks or one.slots)
     ]
+    return found or _of_table(text, name, path)
 
 
 def _of_table(text: bytes, name: str, path: str) -> list[Told]:
