@@ -47,7 +47,7 @@ class ReplicaVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        return (self.first, self.last)
+        return (self.first,) if self.last is self.first else (self.first, self.last)
 
     def fields(self) -> dict[str, Any]:
         fields = {"discriminator": "replica_differs", "gen_ai.training.rank": self.rank, "reports": self.reports}
