@@ -98,6 +98,7 @@ TROUBLE: tuple[tuple[str, int, Make], ...] = (
     ("RunFinished", 1, lambda n: {"step": n}),
     ("StackPrinted", 1, lambda n: {"inner": "all_reduce" if n % 4 else "get", "waits": n % 4 > 0}),
     ("SlowRanks", 1, lambda n: {"reporter": "the straggler detector", "slow": (n % 64,)}),
+    ("ReplicaMismatch", 1, lambda n: {"odd": n % 64, "step": n}),
     ("GroupCrossed", 1, lambda n: {"pg": "5", "members": (0, n % 8), "odd": n % 2 == 1}),
     ("XidGauge", 1, lambda n: {"code": XIDS[n % 8]}),
 )

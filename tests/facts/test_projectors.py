@@ -67,6 +67,7 @@ from tracecore.facts.training import (
     NonFinite,
     Preparation,
     Progress,
+    ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
     SlowRanks,
@@ -456,7 +457,13 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         },
         {"observed": 0.71, "baseline": 0.75, "checksum": "abc", "job_start": T0 - 5, "job_end": T0 + 5},
     ),
-    (RunFinished, {"tracecore.training.finished": True}, {}),
+    (RunFinished, {"tracecore.training.finished": True}, {"always": False}),
+    (
+        RunFinished,
+        {"tracecore.training.finished": True, "tracecore.training.finished.always": True},
+        {"always": True},
+    ),
+    (ReplicaMismatch, {"tracecore.training.replica_mismatch": 9}, {"odd": 9, "step": None}),
     (
         SlowRanks,
         {

@@ -360,6 +360,10 @@ def deaths() -> Iterator[Case]:
     effects = ("nccl_hang", "dataloader_hang", "checkpointer_hang", "nccl_bootstrap")
     yield from pairs(stop, effects, asked, (about(10),), (about(11),))
     yield from pairs(stop, effects, None, (about(11 + LATE),), (about(11),))
+    for why, reason in (("rendezvous_unreachable", asked), ("unknown", asked), ("socket_ifname_mismatch", None)):
+        by = {"effect_fields": {"discriminator": why}}
+        yield from pairs(stop, ("nccl_bootstrap",), reason, (about(10),), (about(11),), **by)
+    yield from pairs(stop, ("nccl_hang",), asked, (about(10),), (about(11),), effect_fields={"discriminator": "x"})
     for signal in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"signal": signal})
     for kind in ("a.SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError"):

@@ -276,11 +276,16 @@ def _with_places(facts: Sequence[Fact], placement: Placement) -> list[Fact]:
             pods.setdefault(fact.rank, set()).add(fact.pod)
     ranks = {fact.rank for fact in facts if fact.rank is not None}
     listed: dict[str, set[str]] = {}
-    for pod in placement.uids.values():
-        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
     told = {fact.pod for fact in facts if fact.pod and "/" in fact.pod and not fact.pod.startswith(_ASSUMED)}
-    for pod in told:
-        listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    for pod in (*placement.uids.values(), *told):
+        if "/" in pod and not pod.startswith(_ASSUMED):
+            listed.setdefault(pod.rpartition("/")[2], set()).add(pod)
+    # A list of pods without their namespaces is of one namespace.
+    spaces = {full.partition("/")[0] for pod in placement.pod_nodes for full in listed.get(pod, ())}
+    if len(spaces) == 1:
+        (space,) = spaces
+        for pod in placement.pod_nodes:
+            listed.setdefault(pod, {f"{space}/{pod}"})
     families = _families(told)
     placed: list[Fact] = []
     for fact in facts:

@@ -194,16 +194,38 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
 
 
 class RunFinished(Fact, frozen=True, kw_only=True):
-    """The program reports that the run is complete."""
+    """The program reports that the run is complete.
+
+    Args:
+        always: the program writes this line after a failure of the training, too.
+    """
 
     kind: ClassVar[str] = "run_finished"
     layer: ClassVar[str] = "stdout"
     folds: ClassVar[bool] = True
 
     step: int | None = None
+    always: bool = False
 
     def describe(self) -> str:
         return sentence(self, "the run says it is complete")
+
+
+class ReplicaMismatch(Fact, frozen=True, kw_only=True):
+    """A program that compares the parameters of replicas finds those of one rank different.
+
+    Args:
+        odd: the rank that differs. Another rank may report it.
+    """
+
+    kind: ClassVar[str] = "replica_mismatch"
+    layer: ClassVar[str] = "stdout"
+
+    odd: int
+    step: int | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"the parameters of rank {self.odd} differ from those of its replicas")
 
 
 class SlowRanks(Fact, frozen=True, kw_only=True):

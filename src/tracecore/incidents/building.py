@@ -181,6 +181,13 @@ def _named_by_ranks(
     return whereabouts.ranks_among(failed, suspects.nodes, attempt, run)
 
 
+def _evicted(root: Footprint, symptoms: Sequence[Footprint]) -> tuple[str, ...]:
+    """Return the pods that a machine lost for what failed on it."""
+    gone = [t for t in symptoms if t.name in ("pod_evicted", "xid_correlation") and not t.nodes.isdisjoint(root.nodes)]
+    machine = root.name in pattern_groups.MACHINE
+    return tuple(sorted({pod for t in gone for pod in t.suspects.pods})) if machine else ()
+
+
 def _suspects(
     root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun
 ) -> Suspects:
@@ -248,7 +255,6 @@ def _suspects(
     nodes = suspects.nodes or whereabouts.nodes_of(ranks, attempt, run)
     nodes = nodes or whereabouts.launched_on(root, ranks, attempt, run)
     pods = suspects.pods or whereabouts.pods_of(ranks, attempt, run) or whereabouts.pods_on(root, nodes, attempt, run)
-    # The pod that was taken off a machine because of its GPU was there.
-    pods = pods or next((t.suspects.pods for t in symptoms if t.name == "xid_correlation"), ())
+    pods = pods or _evicted(root, symptoms)
     gpus = suspects.gpus or whereabouts.gpus_of(root, ranks, attempt, run)
     return msgspec.structs.replace(suspects, ranks=tuple(ranks), nodes=nodes, pods=pods, gpus=gpus)

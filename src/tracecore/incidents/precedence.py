@@ -261,7 +261,9 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("job",),
         reason="the process ended because it was told to",
         test=lambda cause, effect: (
-            when.asked(cause, effect) if effect.name == "worker_crash" else not when.ended_hang(effect, cause)
+            when.asked(cause, effect)
+            if effect.name == "worker_crash"
+            else not (when.ended_hang(effect, cause) or when.unable_by_itself(effect))
         ),
     ),
     Rule(

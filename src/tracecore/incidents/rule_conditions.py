@@ -187,6 +187,12 @@ def missing(cause: Footprint, effect: Footprint) -> bool:
     return not joining and not _joined(cause, effect)
 
 
+def unable_by_itself(joining: Footprint) -> bool:
+    """Whether a rank could not join the others for what is wrong with its own start, which no stop brings about."""
+    why = joining.fields.get("discriminator")
+    return joining.name == "nccl_bootstrap" and why not in (None, "rendezvous_unreachable", "unknown")
+
+
 def unable_to_join(cause: Footprint, effect: Footprint) -> bool:
     """Whether a collective failed of what the rank's own machine lacks to join the others."""
     unable = cause.fields.get("discriminator") in ("socket_ifname_mismatch", "setup_failed")

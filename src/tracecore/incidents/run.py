@@ -97,6 +97,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         last_steps: the last report of each rank.
         last_places: the offset of the last report in each file.
         preparation: the last progress bar of work that is no step.
+        last_losses: the last report of a loss in each file.
         pauses: the longest time between two reports of each rank, nanoseconds.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
@@ -128,6 +129,7 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
     last_places: dict[str, int] = msgspec.field(default_factory=dict)
     preparation: Preparation | None = None
+    last_losses: dict[str, Progress] = msgspec.field(default_factory=dict)
     pauses: dict[int, int] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
@@ -442,6 +444,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.last_steps[rank] = fact
         path, offset = fact.source.path, fact.source.offset
         attempt.last_places[path] = max(attempt.last_places.get(path, 0), offset)
+        if fact.loss is not None and fact.phase != "eval":
+            attempt.last_losses[path] = fact
         attempt.saving.pop(rank, None)
         if attempt.bad:
             # Whoever makes steps was started in the end.
@@ -457,6 +461,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         else:
             attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
+        if fact.always and any(_ended_by(raised, fact, attempt) for raised in attempt.exceptions):
+            return
         attempt.finished = True
         if fact.rank is not None:
             attempt.done[fact.rank] = fact
@@ -480,6 +486,12 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.ranks.update(fact.failed)
     elif isinstance(fact, StepStalled):
         attempt.stalls.append(fact)
+
+
+def _ended_by(raised: ExceptionRaised, end: RunFinished, attempt: JobAttempt) -> bool:
+    """Whether no step stands between an exception and a line that the program writes after every end."""
+    path, offset = raised.source.path, raised.source.offset
+    return path == end.source.path and attempt.last_places.get(path, -1) < offset < end.source.offset
 
 
 def _end(attempt: JobAttempt, fact: Fact) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 import re2
@@ -11,6 +12,7 @@ from tracecore.facts.kubernetes import SLURM_DOWN, MountEvent, NodeReadiness, Wo
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import NonFinite
 from tracecore.incidents import rule_conditions
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.pattern_groups import CONDITIONS, STANDS_ALONE
@@ -33,7 +35,21 @@ def stands(t: Footprint, attempt: JobAttempt | None) -> bool:
     if t.name == "planned_stop":
         # A rank that was asked to stop and saved its work exits with 0, too. One that says it is complete was not cut.
         return attempt is None or not (attempt.finished or attempt.completed or _resumed(t, attempt))
+    if t.name == "training_divergence" and attempt is not None and _was_finite_again(t, attempt):
+        return False
     return t.name in STANDS_ALONE
+
+
+def _was_finite_again(t: Footprint, attempt: JobAttempt) -> bool:
+    """Whether a complaint about a value is all, and the last loss below it is finite: one bad step was skipped."""
+    if t.fields.get("kind") != "explicit":
+        return False
+    complaints = [fact for fact in t.evidence if isinstance(fact, NonFinite)]
+    after = [(fact, attempt.last_losses.get(fact.source.path)) for fact in complaints]
+    return bool(after) and all(
+        step is not None and isfinite(step.loss or 0.0) and step.source.offset > fact.source.offset
+        for fact, step in after
+    )
 
 
 def _resumed(t: Footprint, attempt: JobAttempt) -> bool:

@@ -14,6 +14,7 @@ import re2
 from tracecore.facts.host import HostEvent
 from tracecore.facts.memory import OomKill
 from tracecore.facts.process import CudaError, LauncherFailure
+from tracecore.signals.bundle import ordinals
 from tracecore.signals.bundle.placement import short
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
         if root.name in _WHOLE or (suspects.gpus and listed):
             ranks |= listed
-        if hits_machine(root):
+        if hits_machine(root) or (suspects.gpus and ranks):
+            # Other ranks of the machine are known by their files alone.
             ranks |= {rank for rank, node in run.placement.nodes.items() if short(node) in names}
         if root.name in _WHOLE and not ranks and len(names) == 1:
             ranks |= _left_over(names, run)
@@ -117,18 +119,24 @@ def _left_over(names: AbstractSet[str], run: JobRun) -> set[int]:
 
 
 def pods_on(root: Footprint, nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
-    """Return the pods on lost machines that are named like those of the job that left lines."""
+    """Return the pods on lost machines that are named like those of the job that left lines.
+
+    If no line names its pod, all listed pods have to begin with one name, which is the job's.
+    """
     if root.name != "host_lost" or attempt is None or len(run.jobs()) > 1:
         return ()
     names = set(map(short, nodes))
     alike = {_series(pod) for pod in attempt.pods}
     there = [run.full_names.get(pod, pod) for pod, node in run.pod_nodes.items() if short(node) in names]
+    if not alike and len(run.pod_nodes) > 1 and len({pod.partition("-")[0] for pod in run.pod_nodes}) == 1:
+        return tuple(sorted(there))
     return tuple(sorted(pod for pod in there if _series(pod) in alike))
 
 
 def _series(pod: str) -> str:
     """Return the name of a pod without its namespace and number; the pods of one job share it."""
-    return str(POD_NUMBER.sub("", pod.rpartition("/")[2]))
+    name = min(ordinals.host_names(pod.rpartition("/")[2]), key=len)
+    return str(POD_NUMBER.sub("", name))
 
 
 def ranks_among(ranks: Iterable[int], nodes: Iterable[str], attempt: JobAttempt | None, run: JobRun) -> tuple[int, ...]:

@@ -73,6 +73,12 @@ def cohort(**fields: Any) -> Cohort:
         (cohort(seen={0, 1}), (failed(1, "closed"),), [], ((), 1, 2)),
         (cohort(seen={1}), (failed(1, "timeout"),), [], ((), 1, 1)),
         (cohort(seen={0, 1}), (made(NcclError, rank=1, error="no_socket_interface"),), [], ((1,), 1, 2)),
+        (
+            cohort(seen={0, 1, 2}),
+            (made(NcclError, rank=1, error="no_socket_interface"), failed(2, "connect_timeout")),
+            [],
+            ((1,), 1, 3),
+        ),
         # Without its own interface a rank does not get as far as the rendezvous, wherever that is.
         (
             cohort(seen={4, 5}),

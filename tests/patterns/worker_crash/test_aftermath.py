@@ -87,6 +87,9 @@ def test_a_process_goes_on(others: list[Fact], survived: bool) -> None:
         ([(FAILED - 1, 7), (FAILED + 1, 8)], False),
         ([(FAILED - 1, 7), (FAILED + 1, 9)], True),
         ([(FAILED - 1, 7), (FAILED + MEMORY + 1, 9)], False),
+        # Of twenty steps between two reports, two were made after the failure, or half of them.
+        ([(FAILED - 9, 0), (FAILED + 1, 20)], False),
+        ([(FAILED - 9, 0), (FAILED + 9, 20)], True),
         # A progress bar is drawn once more when its program ends.
         ([(FAILED + 1, 8)], False),
         ([(FAILED + 1, 8), (FAILED + 2, 8)], False),

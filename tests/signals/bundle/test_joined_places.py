@@ -370,3 +370,34 @@ def test_files_that_are_called_after_a_launchers_hosts(tmp_path: Path) -> None:
     assert {stream.resource.get("host.name") for stream in found.of("text")} >= {"gpu02"}
     alone = bundle(tmp_path / "b", logs_in_launch_gpu02__log=STEP)
     assert [stream.resource.get("host.name") for stream in alone.of("text")] == [None]
+
+
+def test_a_comment_above_a_list_of_hosts_is_no_title(tmp_path: Path) -> None:
+    found = machines(tmp_path, hostfile="# rack12\ngx-1 slots=2\ngx-2 slots=2\n", dmesg_gx_2__txt=DMESG)
+    assert found == {"gx-1": (0, 1), "gx-2": (2, 3)}
+
+
+def test_a_table_below_each_machine(tmp_path: Path) -> None:
+    ps = "== 10.2.0.7 ==\n  PID LRANK STAT CMD\n 4411 0     Sl   python t.py\n 4413 1     D    python t.py\n"
+    found = placed(tmp_path, ps__txt=ps, run__log="horovodrun -np 4 -H 10.2.0.6:2,10.2.0.7:2 python t.py\n")
+    assert found.rank_of_process("10.2.0.7", 4413, {0}) == 3
+
+
+@pytest.mark.parametrize(("each", "rank"), [(2, 3), (1, None)])
+def test_tasks_are_ranks_if_a_machine_has_several(tmp_path: Path, each: int, rank: int | None) -> None:
+    rows = [f"{task} gx-{task // each + 1} {7000 + task} {task % each}\n" for task in range(2 * each)]
+    found = placed(tmp_path, tasks__txt="TASK NODE PID LOCALID\n" + "".join(rows), dmesg_gx_2__txt=DMESG)
+    assert found.rank_of_process("gx-2", 7003, {0}) == rank
+
+
+@pytest.mark.parametrize(("last", "rank"), [(4, 5), (2, None)])
+def test_a_rank_on_each_gpu_of_a_machine(tmp_path: Path, last: int, rank: int | None) -> None:
+    csv = "".join(f"{number}, 00000000:{number + 1}B:00.0, 37\n" for number in range(4))
+    found = bundle(
+        tmp_path,
+        rank0__log=f"[rank0] rank=0 host=gx-1\n{STEP}",
+        **{f"rank{last}__log": f"[rank{last}] rank={last} host=gx-2\n{STEP}"},
+        gx_2_nvidia_smi__csv=f"index, pci.bus_id, temperature.gpu\n{csv}",
+        dmesg_gx_2__txt=DMESG,
+    ).placement
+    assert found.rank_of_gpu("gx-2", "0000:2b:00.0", {0, last}) == rank

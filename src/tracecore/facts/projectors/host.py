@@ -121,8 +121,12 @@ def slurm_state(record: Stamped) -> SlurmState | None:
     state = slurm_status(record)
     if not state:
         return None
+    fields = _scheduled(record)
+    if state == "NODE_FAIL" and name(record.get("tracecore.slurm.node")) is None:
+        # A step is cancelled on every node for the failure of one, and the failed one cannot say so.
+        fields.pop("node", None)
     return SlurmState(
-        **_scheduled(record),
+        **fields,
         state=state,
         slurm_job=_slurm_job(record),
         exit_code=integer(record.get("tracecore.process.exit_code")),

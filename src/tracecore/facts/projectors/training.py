@@ -14,6 +14,7 @@ from tracecore.facts.training import (
     NonFinite,
     Preparation,
     Progress,
+    ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
     SlowRanks,
@@ -167,7 +168,15 @@ def _checksum(value: object) -> str | None:
 def run_finished(record: Stamped) -> RunFinished | None:
     if flag(record.get("tracecore.training.finished")) is not True:
         return None
-    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")))
+    always = flag(record.get("tracecore.training.finished.always")) is True
+    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")), always=always)
+
+
+def replica_mismatch(record: Stamped) -> ReplicaMismatch | None:
+    odd = natural(record.get("tracecore.training.replica_mismatch"))
+    if odd is None:
+        return None
+    return ReplicaMismatch(**record.identity(), odd=odd, step=natural(record.get("gen_ai.training.step")))
 
 
 def slow_ranks(record: Stamped) -> SlowRanks | None:
@@ -229,5 +238,6 @@ TRAINING = (
     Projection(result_recomputed, gate=("tracecore.training.recomputed",)),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
+    Projection(replica_mismatch, gate=("tracecore.training.replica_mismatch",)),
     Projection(slow_ranks, gate=("tracecore.straggler.reporter",)),
 )

@@ -141,9 +141,10 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         # Only the missing ranks still run. The others gave up waiting and ended.
         failed = set(cohort.alive)
     if not failed:
-        # The rendezvous is at rank 0. If rank 0 has no facts, no rank could reach it.
+        # The rendezvous is at rank 0. If rank 0 has no facts, no rank could reach it. Else the others wait for a rank
+        # without its interface.
         reached_for = any(rank not in unable for rank in unreached)
-        failed = {0} if (reached_for or lost) and 0 not in seen else unreached
+        failed = {0} if (reached_for or lost) and 0 not in seen else set(unable) or unreached
     missing = max(len(failed), expected - joined, 1)
     # A rank number implies all ranks below it.
     counted = max(len(missed), *missed) + 1 if missed else 0

@@ -53,7 +53,9 @@ def blame(hang: NcclHangVerdict, rest: IncidentContext) -> Blame:
     # A rank that lost a connection had waited as well, until another one gave up.
     waiting = {rank for rank, reports in rest.reports.items() if reports}
     quiet = tuple(sorted(rest.ranks - hanging - rest.lost - waiting))
-    if hang.looked_for or hang.is_p2p:
+    # Where some ranks left nothing at all and others a log without a report, only the latter are known to be quiet.
+    collected = bool(quiet) and not hang.dumped and rest.ranks.isdisjoint(hang.looked_for)
+    if (hang.looked_for and not collected) or hang.is_p2p:
         return Blame(quiet=quiet if quiet == hang.looked_for else ())
     if rest.ranks == hanging and (called_elsewhere := _called_elsewhere(hang)):
         return Blame(called_elsewhere)

@@ -122,7 +122,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return self.is_p2p and bool(self.culprits) and circle and set(self.looked_for) <= set(self.hanging_ranks)
 
     @property
-    def _dumped(self) -> bool:
+    def dumped(self) -> bool:
+        """Return whether the evidence is from dumps of the Flight Recorder."""
         return any(isinstance(fact, CollectiveEntry) for fact in self.hanging)
 
     def _what(self) -> str:
@@ -133,7 +134,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return "a collective over gloo"
         if any(isinstance(fact, WatchdogReport) and fact.reporter and fact.missing for fact in self.hanging):
             return "a barrier"
-        if not self.seq and not self._dumped:
+        if not self.seq and not self.dumped:
             if not self.op and not self.hanging_ranks:
                 return "a collective"
             if self._watchdogs_stuck:
@@ -195,7 +196,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.origin:
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
-        if not self._dumped and (not self.everybody or self._watchdogs_stuck):
+        if not self.dumped and (not self.everybody or self._watchdogs_stuck):
             return (
                 f"{head}; the logs do not show which rank {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
             )
@@ -252,7 +253,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 steps.append(_look_at_stack(stack))
             elif culprit.why == "called_different":
                 both = f"{where} (`tracecore fr PATH` over the dumps shows both)"
-                if not self._dumped:
+                if not self.dumped:
                     others = next((frame for frame in _frames(self.hanging) if frame != culprit.frame), "")
                     both = f": it waits at {culprit.frame}, they at {others}" if culprit.frame and others else ""
                 steps.append(f"Compare what rank {culprit.rank} called with the others{both}")
@@ -297,7 +298,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"The rank they wait for left no dump or report: find out which of {named(self.unmeasured)} still run, "
                 f"and collect their dumps, logs and exit statuses"
             )
-        if not steps and not self._dumped and (not self.everybody or self._watchdogs_stuck):
+        if not steps and not self.dumped and (not self.everybody or self._watchdogs_stuck):
             report = "reports" if len(self.others) == 1 else "report"
             whose = f"{named(self.others)}, which {report} no hang," if self.others else "the other ranks"
             mine = f"those of {named(self.hanging_ranks)}" if self.hanging_ranks else "this one"
@@ -399,7 +400,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
         ranks = said.looked_for[:3]
         waits = set(said.hanging_ranks)
-        everybody = not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p
+        everybody = not ranks and not self.dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p
         # The watchdogs end all waiting ranks in the same way, so such an end says nothing.
         usual = {rest.ended.get(rank) for rank in waits}
         return msgspec.structs.replace(

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from tracecore.facts.gpu import SdcCounter, WrongResult
-from tracecore.facts.training import EvalAccuracy, ResultRecomputed
+from tracecore.facts.training import EvalAccuracy, ReplicaMismatch, ResultRecomputed
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.silent_data_corruption.counters import CorruptionCounters
 from tracecore.patterns.silent_data_corruption.recomputed import recomputed
+from tracecore.patterns.silent_data_corruption.replicas import differing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,10 +186,12 @@ class WrongResultVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class SilentDataCorruption(Pattern[Config]):
-    """Accuracy below its baseline and a corruption counter that rose while the job ran, or accuracy far below it; or a
-    result that came out differently when the program computed it again.
+    """Wrong results without an error, told in one of four ways.
 
-    Or a check that knows its results got wrong ones on a GPU.
+    - Accuracy below its baseline and a corruption counter that rose while the job ran, or accuracy far below it.
+    - A result that came out differently when the program computed it again.
+    - A check that knows its results and got wrong ones on a GPU.
+    - A rank whose parameters differ from those of its replicas.
 
     Accuracies on different data or of different checkpoints are not compared. Consecutive low evaluations of one
     attempt are one episode. One window holds all jobs, because exporters know the node of a counter but seldom the job.
@@ -198,8 +201,8 @@ class SilentDataCorruption(Pattern[Config]):
     name = "silent_data_corruption"
     role = "cause"
     maturity = "experimental"
-    needs = (EvalAccuracy, SdcCounter, ResultRecomputed, WrongResult)
-    triggers = (EvalAccuracy, ResultRecomputed, WrongResult)
+    needs = (EvalAccuracy, SdcCounter, ResultRecomputed, WrongResult, ReplicaMismatch)
+    triggers = (EvalAccuracy, ResultRecomputed, WrongResult, ReplicaMismatch)
     Config = Config
 
     @property
@@ -216,6 +219,7 @@ class SilentDataCorruption(Pattern[Config]):
         found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job], observed)]
         found += recomputed(window.of(ResultRecomputed), self.config.memory)
         found += self._checked(window.of(WrongResult))
+        found += differing(window.of(ReplicaMismatch))
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _checked(self, checks: Sequence[WrongResult]) -> Iterator[Verdict]:

@@ -117,6 +117,8 @@ class Aftermath:
         for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
             # A rank that reports in one file that it is complete did not die of an error in another file.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
+            if done.always and not elsewhere:
+                continue
             if (after(done, fact) or elsewhere) and self.near(done, fact):
                 return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]
@@ -155,6 +157,7 @@ class Aftermath:
         epochs = [-1.0, -1.0]
         full = False
         shown: set[int] = set()
+        last = next_one = fact.time
         around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
         for step in (*steps[around], *steps[furthest]):
             if step.step is None or not self.near(step, fact):
@@ -162,12 +165,17 @@ class Aftermath:
             later = after(step, fact)
             epochs[later] = max(epochs[later], -1.0 if step.epoch is None else step.epoch)
             if later:
-                after_it = max(after_it, step.step)
+                after_it, next_one = max(after_it, step.step), step.time
                 shown.add(step.step)
             else:
-                before, full = max(before, step.step), full or step.step == step.total_steps
+                if step.step > before:
+                    before, last = step.step, step.time
+                full = full or step.step == step.total_steps
         if len(shown) > 1 and (full or epochs[True] > epochs[False] >= 0):
             return True  # each epoch counts its steps from the beginning
+        if before >= 0 and len(shown) == 1 and after_it > before + 2 and last < fact.time < next_one:
+            # Not every step is reported. Of those between two reports only the ones after the failure count.
+            return (after_it - before) * (next_one - fact.time) > 2 * (next_one - last)
         # A progress bar is drawn once more when its program ends, so one more step does not count.
         return after_it > before + 1 if before >= 0 else len(shown) > 1
 

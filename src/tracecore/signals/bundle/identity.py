@@ -34,6 +34,7 @@ _NODE_FILE = re2.compile(
     rf"(?:{any_of('of_machine')}|(?:{any_of('of_gpus')})(?:[-_](?:{any_of('after_gpus')}))?))(?:\.[a-z]+){{0,2}}$"
 )
 _QUALIFIER = re2.compile(rf"(?i)^(?:(?:{any_of('qualifiers')})[-_.])+")
+_CONTROLLER = re2.compile(rf"(?i)[-_.](?:{any_of('of_controller')})$")
 _GPU_INDEX = re2.compile(r"(?i)^gpu_?(?:\d|1[0-5])$")
 #: Words in the place of a machine's name that are none: a rank, the number of a job, a network interface.
 _NO_MACHINE = re2.compile(rf"(?i)^(?:{any_of('numbered')})[-_.]?\d+$|_|^(?:{any_of('interfaces')})\d\w*$")
@@ -72,7 +73,7 @@ def of(path: str) -> Attributes:
     if name.startswith("slurm") and (match := _SLURM.match(name)):
         found["gen_ai.training.job_id"] = match.group(1)
     if match := _NODE_FILE.match(name):
-        host = _QUALIFIER.sub("", match.group(2) or match.group(3), count=1)
+        host = _CONTROLLER.sub("", _QUALIFIER.sub("", match.group(2) or match.group(3), count=1))
         of_one_gpu = match.group(1) is not None and _GPU_INDEX.match(host)
         if not of_one_gpu and not _DATE.match(host) and _is_machine(host):
             found["host.name"] = host

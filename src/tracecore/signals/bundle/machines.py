@@ -22,10 +22,11 @@ _NO_HOST = re2.compile(rf"(?i)^(?:{any_of('no_machines')})(?:[-_.]?\d|$)")
 _HOST = re2.compile(r"(?i)^[a-z][a-z0-9.-]{0,62}\d[a-z0-9-]{0,62}$")
 #: Lines and bytes at the beginning of a file that are searched for a machine's name.
 _LINES, _BYTES = 8, 4096
-#: A machine's name in a line. Only times, levels and brackets may precede it.
+#: A machine's name in a line. Only times, levels, brackets and a rank may precede it.
 _FIELD = re2.compile(
     rb"^(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\d\s:.,/+\[\]|()<>TZ-]{0,48}"
-    rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
+    rb"(?:(?:INFO|WARN|WARNING|ERROR|DEBUG|[IWE])[\s:\]|]+)?(?:[Rr]ank ?\d{1,7}[\]\s:|]{1,4})?"
+    rb"[\[(<]?([A-Za-z][A-Za-z0-9.-]{0,62})[\])>]?(?:[\s:|,]|$)"
 )
 _LABEL = re2.compile(rb'[{,](?:Hostname|hostname|nodename|node|kubernetes_node)="([^"\n]{1,253})"')
 #: Endings of the names of files with the lines of a machine and of the work on it: `gx-07-merged.log`.
@@ -95,10 +96,26 @@ def settle(
             name = stream.path.rpartition("/")[2].partition(".")[0]
             if is_name(name) and _DIGITS.sub("0", name) in kinds:
                 stream.resource["host.name"] = hosts.get(name, name)
+            elif host := _host_of(stream, frozenset(), hosts, hosts):
+                stream.resource["host.name"] = host
             elif len(set(map(_short, known))) == 1 and not said.get(id(stream)):
                 stream.resource["host.name"] = max(known, key=len)
         elif stream.layer == "stdout" and (host := _host_of(stream, said.get(id(stream), frozenset()), hosts, named)):
             stream.resource["host.name"] = host
+    _settle_abbreviations(streams, known.difference(*said.values(), told))
+
+
+def _settle_abbreviations(streams: Iterable[Stream], abbreviations: Collection[str]) -> None:
+    """Replace names of machines that only names of files have by the one longer name that ends with them: `x2` by
+    `hel-l40s-x2`.
+    """
+    found = {str(host) for stream in streams if (host := stream.resource.get("host.name")) is not None}
+    for name in abbreviations:
+        longer = [host for host in found if _short(host).endswith(f"-{name}")]
+        if len(longer) == 1:
+            for stream in streams:
+                if stream.resource.get("host.name") == name:
+                    stream.resource["host.name"] = longer[0]
 
 
 def _short(host: str) -> str:

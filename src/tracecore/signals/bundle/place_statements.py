@@ -21,6 +21,8 @@ TABLE: Final = 64 * 1024
 _LOOKED_AT: Final = 1024
 #: If the first lines are all longer, the file is no table but a program's log.
 _WIDE: Final = 100
+#: Words of tables with long lines: of processes, and of GPUs.
+_OF_WIDE: Final = (b"PID", b"bus_id")
 #: Characters of the lines between the rows of a table.
 _RULERS: Final = frozenset("-=+| ")
 #: Limit of the ranks in one table.
@@ -36,6 +38,10 @@ _NUMBERS: Final = frozenset({"rank", "local", "pid", "parent", "number"})
 
 #: Columns of a list of pods. In such a list the column `name` has the names of pods.
 _OF_PODS: Final = frozenset({"ready", "status", "phase", "pod_ip", "podip", "restarts"})
+#: Columns with the number of a task of srun, which is a rank if a machine has several.
+_TASKS: Final = frozenset({"task", "taskid", "task_id", "procid"})
+#: Columns with a command, which may have blanks.
+_COMMANDS: Final = frozenset({"cmd", "command", "args"})
 #: The kind of value for each environment variable of a process.
 _VARIABLES: Final = {name: kind for kind, names in FORMATS.variables.items() for name in names}
 #: Limit of the ranks on one machine.
@@ -109,7 +115,7 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
         found += [Told(pod=_text(pod), node=_text(node)) for pod, node in expressions["described_pod"].findall(head)]
         found += _of_described(head)
     if complete and len(head) <= TABLE and stream.format in ("text", "nvidia_csv"):
-        found += _of_table(head, name, stream.path)
+        found += _of_tables(head, name, stream.path)
     if stream.format == "nvidia_table":
         return found + list(_of_nvidia(head))
     if stream.layer != "stdout":
@@ -117,6 +123,11 @@ def said(stream: Stream, head: bytes, tail: bytes, name: str, *, complete: bool)
     early = head[:EARLY]
     if b" busId " in head:
         found += _of_nccl(head)
+    elif b"] NCCL " in early:
+        speakers = set(expressions["nccl_speaker"].findall(early))
+        if len(speakers) == 1:
+            node, pid = speakers.pop()
+            found.append(Told(node=_text(node), pid=int(pid), own=True))
     if b", pci bus id: " in head:
         gpus = {_bus(_text(bus)) for bus in expressions["tensorflow_gpu"].findall(head)}
         found += [Told(gpu=gpu, own=True) for gpu in gpus if len(gpus) == 1]
@@ -297,12 +308,38 @@ def _told(pairs: Iterable[tuple[str, str]]) -> Told | None:
     return msgspec.convert(held, Told) if len(held) > 1 else None
 
 
+def _of_tables(text: bytes, name: str, path: str) -> list[Told]:
+    """Return the statements of a table, or of one table for each machine under titles with the machines' names."""
+    title = FORMATS.expressions["machine_title"]
+    begin = text.lstrip().split(b"\n", 1)[0]
+    if title.match(begin.strip()) is None:
+        return _of_table(text, name, path)
+    machines: dict[str, list[bytes]] = {}
+    rows: list[bytes] = []
+    for line in text.split(b"\n"):
+        if match := title.match(line.strip()):
+            rows = machines.setdefault(_text(match.group(1)), [])
+        else:
+            rows.append(line)
+    # A table that names machines itself is of several, and the title a comment.
+    tables = {node: _of_table(b"\n".join(rows), name, path) for node, rows in machines.items()}
+    found = [
+        msgspec.structs.replace(one, node=node)
+        for node, table in tables.items()
+        for one in table
+        if not (one.node or one.ranks or one.slots)
+    ]
+    return found or _of_table(text, name, path)
+
+
 def _of_table(text: bytes, name: str, path: str) -> list[Told]:
     """Return the statements of a table. Try the first lines before the whole file, because most files are no table."""
     found: list[Told] = []
     for begin in (text[:_LOOKED_AT], text) if len(text) > _LOOKED_AT else (text,):
         rows = [line.strip() for line in begin.split(b"\n")]
-        if min((len(row) for row in rows[:4] if row), default=0) > _WIDE and b"PID" not in begin:
+        if min((len(row) for row in rows[:4] if row), default=0) > _WIDE and not any(
+            word in begin for word in _OF_WIDE
+        ):
             return []
         lines = [row.decode("utf-8", "replace") for row in (rows if begin is text else rows[:-1])]
         lines = [line for line in lines if line and line[0] not in "#$" and not _RULERS.issuperset(line)]
@@ -329,30 +366,36 @@ def _of_columns(lines: Sequence[str]) -> list[Told]:
         keys[keys.index("name")] = "pod"
     if "pod" in keys and "idx" in keys:
         keys[keys.index("idx")] = "index"
+    tasks = [place for place, key in enumerate(keys) if key in _TASKS]
+    of_tasks = len(tasks) == 1 and not any(_KEYS.get(key) == "rank" for key in keys)
+    if of_tasks:
+        keys[tasks[0]] = "rank"
     kinds = [_KEYS.get(key) for key in keys]
     held = {kind for kind in kinds if kind is not None}
     if any(character.isdigit() for key in keys for character in key):
         return []
     if len(held) < 2 or not held & {"rank", "local", "pod", "parent", "gpu"} or len(held) < sum(map(bool, kinds)):
         return []
-    found = []
+    found: list[Told] = []
     if "," not in lines[0] and "\t" not in lines[0] and "|" not in lines[0]:
         # Cells may be empty or have blanks: `2 (5m ago)`. Then cut the line where the columns of the header begin.
         starts = [lines[0].index(cell) for cell in lines[0].split()]
         for line in lines[1:]:
-            cells = line.split()
+            cells = line.split(None, len(keys) - 1) if keys[-1] in _COMMANDS else line.split()
             if len(cells) != len(keys):
                 cells = [line[a:b].strip() for a, b in zip(starts, [*starts[1:], None], strict=True)]
                 if not all(line[start - 1 : start] in ("", " ") for start in starts):
                     continue
             if (told := _told(zip(keys, (cell.partition(" ")[0] for cell in cells), strict=True))) is not None:
                 found.append(told)
-        return found
-    for line in lines[1:]:
-        cells = _cells(line)
-        if len(cells) == len(keys) and (told := _told(zip(keys, cells, strict=True))) is not None:
-            found.append(told)
-    return found
+    else:
+        for line in lines[1:]:
+            cells = _cells(line)
+            if len(cells) == len(keys) and (told := _told(zip(keys, cells, strict=True))) is not None:
+                found.append(told)
+    hosts = [told.node for told in found]
+    # If each machine has one task, that task is a launcher and no rank.
+    return [] if of_tasks and len(set(hosts)) == len(hosts) else found
 
 
 def _of_machines(lines: Sequence[str], name: str, path: str, *, part: bool) -> list[Told]:

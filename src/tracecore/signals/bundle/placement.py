@@ -94,8 +94,22 @@ class Placement(msgspec.Struct, kw_only=True):
         """Return the rank whose local rank is the GPU's number, if the machine has as many ranks as GPUs."""
         gpus = {number for (host, _), number in self.numbers.items() if self._fits(host, node)}
         mine = {number for (host, name), number in self.numbers.items() if name == gpu and self._fits(host, node)}
-        ranks = self.ranks_on(node, known)
+        ranks = self.ranks_on(node, known) or self._block(node, len(gpus))
+        if not ranks and self._is_sole(node) and set(known) == set(range(len(gpus))):
+            ranks = tuple(range(len(gpus)))
         return {ranks[number] for number in mine if gpus == set(range(len(ranks)))}
+
+    def _block(self, node: str, size: int) -> tuple[int, ...]:
+        """Return the ranks of a machine with one rank on each of its GPUs, if all known places are such blocks."""
+        blocks: dict[str, set[int]] = {}
+        for rank, place in self.nodes.items() if size else ():
+            blocks.setdefault(short(place), set()).add(rank // size)
+        mine = blocks.get(short(node), set())
+        apart = {min(numbers) for numbers in blocks.values() if len(numbers) == 1}
+        if self.machines or len(blocks) < 2 or len(apart) < len(blocks):
+            return ()
+        first = min(mine, default=-1) * size
+        return tuple(range(first, first + size)) if mine else ()
 
     def ranks_of_pod(self, pod: str, others: Collection[str]) -> tuple[int, ...]:
         """Return the ranks of a pod, from statements or from the log that has the pod's name.

@@ -17,7 +17,7 @@ from tracecore.signals.stream import Stream
 
 RANK = "gen_ai.training.rank"
 #: `- (node_id=ab12, ip=10.0.7.4, pid=3391) world_rank=1, local_rank=1, node_rank=0`, of Ray Train's controller.
-_LISTED = re2.compile(rb"\((?:node_id=\w+, )?ip=([0-9a-fA-F.:]+), pid=(\d{1,9})\) world_rank=(\d{1,7})\b")
+_LISTED = re2.compile(rb"\((?:node_id=[^,()\n]{1,80}, )?ip=([0-9a-fA-F.:]+), pid=(\d{1,9})\) world_rank=(\d{1,7})\b")
 #: A worker's own line that begins with its rank, or in which it joins the group of all ranks.
 _OWN = re2.compile(
     rb"(?m)^(?:\x1b\[[\d;]*m)?\([\w.:<>-]{1,80} pid=(\d{1,9})(?:, ip=([0-9a-fA-F.:]+))?\)(?:\x1b\[[\d;]*m)? "

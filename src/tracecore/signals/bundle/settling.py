@@ -118,6 +118,9 @@ def settle_machine_ranks(streams: Sequence[Stream], folders: Mapping[str, str]) 
         folders: the folder of each file, relative to the path that the user named.
     """
     launched = [stream for stream in streams if stream.machine_ranks]
+    for stream in launched:
+        if stream.layer == "stdout" and len(stream.machine_ranks) == 1:
+            stream.resource.setdefault("gen_ai.training.rank", stream.machine_ranks[0])
     stems = {stream.path.rpartition("/")[2].partition(".")[0]: stream.machine_ranks for stream in launched}
     beside = {stream.path.rpartition("/")[0]: stream.machine_ranks for stream in launched}
     several = len(set(beside.values())) == len(beside)

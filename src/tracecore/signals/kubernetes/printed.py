@@ -148,10 +148,11 @@ def _pod_rows(stream: Stream) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """`kubectl get pods [-A] [-o wide]`: the state that each pod that failed is in."""
+    """`kubectl get pods [-A] [-o wide]`: the state of each pod that failed or completed."""
     for here, row in _pod_rows(stream):
+        completed = row.get("STATUS") == "Completed"
         state, name = row.get("STATUS", "").removeprefix("Init:"), row.get("NAME", "")
-        if not name or state not in _TOLD | _ENDED:
+        if not name or not (completed or state in _TOLD | _ENDED):
             continue
         identity: Attributes = {"k8s.pod.name": name}
         if space := row.get("NAMESPACE"):
@@ -160,6 +161,8 @@ def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
             identity["k8s.node.name"] = node
         attributes: Attributes = {"k8s.object.kind": "Pod", "k8s.object.name": name, "tracecore.time.inferred": True}
         attributes["k8s.event.reason" if state in _TOLD else "k8s.container.terminated.reason"] = state
+        if completed:
+            attributes["k8s.container.terminated.exit_code"] = 0
         body = f"pod {name}: {state}"
         yield record(stream, clock, identity, attributes, body, clock.latest, f"{stream.path}@{here}", here)
 

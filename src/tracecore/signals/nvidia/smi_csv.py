@@ -51,6 +51,14 @@ _CSV = {
     "pcie.link.width.current": "hw.gpu.pcie.link.width",
     "pcie.link.width.max": "hw.gpu.pcie.link.width.max",
 }
+#: A column that a script made of NVML's PCIe throughput, with its unit in the name or behind it.
+_PCIE_RATE = re2.compile(
+    r"^pcie[ _./]?(?P<way>rx|tx)(?:[ _.](?:throughput|bandwidth|rate))?(?:[ _.](?P<scale>[kmg])i?b(?:ytes)?"
+    r"(?:ps|/s|[ _.]?s|[ _.]?per[ _.]?s(?:ec(?:ond)?)?))?$"
+)
+_PCIE_UNIT = re2.compile(r"(?i)^(?P<scale>[kmg])i?b(?:/s|ps)$")
+_SCALES = {"k": 1e3, "m": 1e6, "g": 1e9}
+_WAYS = {"rx": "receive", "tx": "transmit"}
 #: Other names of columns that tables have which a script or an exporter wrote.
 _CSV_INDEX = ("index", "gpu", "gpu_index", "gpu_id", "gpu index", "gpuid", "minor_number", "device")
 _CSV_HOST = ("hostname", "host", "node", "nodename", "node_name", "exported_hostname", "instance")
@@ -294,13 +302,24 @@ def _amount(cell: str) -> float | None:
     return float(int(match[1], 16)) if match[1] else float(match[2])
 
 
+def _pcie_rates(row: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
+    for name, (cell, unit) in row.items():
+        if not name.startswith("pcie") or (match := _PCIE_RATE.match(name)) is None:
+            continue
+        told = match if match["scale"] else _PCIE_UNIT.match(unit)
+        if told is not None and (amount := _amount(cell)) is not None:
+            yield "hw.gpu.io", {"network.io.direction": _WAYS[match["way"]]}, amount * _SCALES[told["scale"].lower()]
+
+
 def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
     shown = [cell.lower() for cell, _ in row.values()]
     lost = not _LOST.isdisjoint(shown)
     broken = not lost and (not _BROKEN.isdisjoint(shown) or sum(cell in _UNKNOWN for cell in shown) > 1)
     if lost:
         yield "hw.gpu.lost", {}, 1.0
-    if broken or row.keys().isdisjoint(_CSV):
+    rates = list(_pcie_rates(row))
+    yield from rates
+    if broken or (not rates and row.keys().isdisjoint(_CSV)):
         # Of a table that has nothing but the names of GPUs, the names are of use.
         yield "hw.gpu.unreadable", {}, float(broken)
     for name, (cell, unit) in row.items():
