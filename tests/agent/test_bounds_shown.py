@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,6 @@ def test_bounds_of_files_are_shown(agent: Start, tmp_path: Path, wait_for: Wait)
 
 
 def test_bounds_of_the_engine_are_shown(caplog: pytest.LogCaptureFixture) -> None:
-    logging.getLogger("tracecore").propagate = True
     meter, stats = Meter("processor", "patterndetector"), EngineStats()
     numbers = EngineNumbers(meter, stats, [])
     assert meter.events["evicted_windows"] == meter.events["beyond_horizon"] == 0
@@ -69,7 +67,6 @@ def test_bounds_of_the_engine_are_shown(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_storage_that_cannot_be_rewritten_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logging.getLogger("tracecore").propagate = True
     meter = Meter("extension", "file_storage")
     setting = Setting("file_storage", meter, lambda: 0, {}.__getitem__, tmp_path, lambda: (True, {}))
     one = FileStorageExtension(FileStorageConfig(directory=str(tmp_path)), setting)

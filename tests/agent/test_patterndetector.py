@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -246,7 +245,6 @@ def test_records_from_the_future_are_judged_counted_and_warned_about_once(
 ) -> None:
     clock = Clock(START)
     one = detector(clock)
-    logging.getLogger("tracecore").propagate = True
     for _ in range(2):
         list(one.process(batch(crash(clock.now + seconds * SECOND), {"host.name": "n1"})))
         said = settle(one, clock, 1.0)

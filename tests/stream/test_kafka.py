@@ -196,10 +196,12 @@ def test_updates_reach_the_topic_of_incidents_with_the_revisions_of_the_store(
     while {id: max(held) for id, held in revisions.items()} != expected and time.monotonic() < deadline:
         for message in consumer.consume(100, 1.0):
             assert message.error() is None
-            for document in wire.read(decoding.decode("logs", message.value())).documents:
-                held = revisions.setdefault(document["id"], {})
-                # One that is sent twice says the same.
-                assert held.setdefault(document["revision"], message.value()) == message.value()
+            (entry,) = decoding.decode("logs", message.value())["resource_logs"]
+            document = wire.decoded(entry["scope_logs"][0]["log_records"][0], entry["resource"]["attributes"])
+            assert isinstance(document, dict), document
+            held = revisions.setdefault(document["id"], {})
+            # One that is sent twice says the same.
+            assert held.setdefault(document["revision"], message.value()) == message.value()
     consumer.close()
     assert {id: sorted(held) for id, held in revisions.items()} == {
         id: list(range(1, last + 1)) for id, last in expected.items()

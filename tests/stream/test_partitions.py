@@ -150,6 +150,29 @@ def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_verdict_that_is_final_stays_as_it_was_when_its_partition_moves(tmp_path: Path) -> None:
+    """A stall goes on after the verdict about it is final; who reads the facts again must not find a longer one."""
+    groups = PartitionGroups(1)
+    stalled = next(path for path in RECORDED if path.name == "thread_of_prefetch_raises")
+    sent = [*messages(story([stalled], END), groups, END)][:-3]
+    sent += [sent[-1]._replace(time=END + minute * 60 * SECOND, value=b"") for minute in range(30)]
+    ((_, log),) = logs_of(sent).items()
+    store = Store.open(str(tmp_path / "stayed.db"), durable=False)
+    joined(sent, groups, store)
+    expected = stored(store)
+    store.close()
+    assert any(b"stall_seconds" in verdict for _, _, *verdicts in expected.values() for verdict in verdicts)
+    store = Store.open(str(tmp_path / "moved.db"), durable=False)
+    for message in log:
+        partition = Partition(0, groups, store, WorkerOptions(), Meter("partition", "0"))
+        partition.restore()
+        partition.take([message], time.time_ns())
+        partition.write()
+    found = stored(store)
+    store.close()
+    assert_same(found, expected)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("count", [PARTITIONS or 3, 10])
 def test_partitions_that_move_at_any_moment_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:

@@ -143,9 +143,10 @@ class SilenceBridge:
 
     def observe(self, fact: Fact) -> None:
         """Add a fact: a sign of life of its node, a step of its job, or the end of either."""
-        if fact.approximate or isinstance(fact, StepStalled) or (isinstance(fact, Heartbeat) and fact.job is None):
-            # A stall is not stated by the node itself. A node without a job may be switched off.
-            return
+        if fact.approximate or isinstance(fact, StepStalled | NodeSilence):
+            return  # the node itself does not state them
+        if isinstance(fact, Heartbeat) and fact.job is None:
+            return  # a node without a job may be switched off
         cohort = self._cohort(fact.job)
         if isinstance(fact, RunFinished):
             cohort.finished = True

@@ -15,7 +15,7 @@ from tracecore.incidents import pattern_groups, rule_conditions, whereabouts
 from tracecore.incidents.footprint import Footprint
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Edge, Incident, origin
-from tracecore.patterns.contract import IncidentContext, LastLines, Suspects, Verdict, rfc3339
+from tracecore.patterns.contract import IncidentContext, LastLines, Suspects, Verdict, to_the_second
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,11 +126,11 @@ def _seen(states: Sequence[PortState]) -> str:
         looks = [f"{STATES[fact.state]} in {fact.source.path.rpartition('/')[2]}" for fact in shown]
         return f"port {last.named}{f' on {last.node}' if last.node else ''} is {', '.join(looks)}"
     times = f", its last of {len(changes)} changes" if len(changes) > 1 else ""
-    return f"{changes[-1].describe()} since {rfc3339(changes[-1].time)}{times}"
+    return f"{changes[-1].describe()} since {to_the_second(changes[-1].time)}{times}"
 
 
 def _told(fact: Fact) -> str:
-    return fact.describe() if fact.approximate else f"{fact.describe()}, at {rfc3339(fact.time)}"
+    return fact.describe() if fact.approximate else f"{fact.describe()}, at {to_the_second(fact.time)}"
 
 
 def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> IncidentContext:

@@ -15,7 +15,7 @@ from tracecore.facts.host import HostEvent
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.storage import PROPER, StorageError
 from tracecore.facts.xid_catalog import entry as xid_entry
-from tracecore.patterns.contract import rfc3339
+from tracecore.patterns.contract import to_the_second
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -183,7 +183,7 @@ def untold(troubles: Sequence[Fact], incidents: Iterable[Incident]) -> list[Fact
 
 
 def _note(fact: Fact) -> str:
-    at = "" if fact.approximate else f", at {rfc3339(fact.time)}"
+    at = "" if fact.approximate else f", at {to_the_second(fact.time)}"
     text = fact.describe()
     backend = fact.backend if isinstance(fact, StorageError) and fact.backend in PROPER else None
     if backend is not None:

@@ -283,6 +283,11 @@ def rfc3339(time: int) -> str:
     return f"{text}.{digits}Z"
 
 
+def to_the_second(time: int) -> str:
+    """Format a time as `rfc3339` does, without the fraction of the second that nobody needs in a sentence."""
+    return rfc3339(time // SECOND * SECOND)
+
+
 C = TypeVar("C", bound=msgspec.Struct)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 import subprocess
 import sys
 import time
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import pytest
 
 from tracecore.server import demo
 from tracecore.server.demo import live
 from tracecore.server.demo.recordings import recordings, restamped
 from tracecore.store.store import Store
 
+ROOT = Path(__file__).parents[3]
 NOW = 1_790_000_000_000_000_000
 HOUR = 3600 * 1_000_000_000
 
@@ -56,6 +59,17 @@ def test_the_fleet_is_alive(fleet: Store) -> None:
     node = fleet.nodes.get(demo.fleet.FLAPPING)
     assert node is not None
     assert {event.kind for event in node.events} >= {"xid", "ecc", "link", "pcie"}
+
+
+@pytest.mark.heavy
+def test_the_recordings_say_what_a_diagnosis_says_today() -> None:
+    record = runpy.run_path(str(ROOT / "examples/demo-fleet/record.py"))
+    held = recordings()
+    for name in record["RECORDED"]:
+        short = name.rpartition("/")[2]
+        for one in record["_incidents"](ROOT / "examples" / name, short):
+            told = [held[short].incident["headline"], held[short].incident["remediation"]]
+            assert told == [one["incident"]["headline"], one["incident"]["remediation"]], "run record.py again"
 
 
 def test_a_restamped_incident_is_another_incident_of_the_same_kind() -> None:

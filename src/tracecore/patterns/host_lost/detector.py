@@ -13,7 +13,7 @@ from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import counted, seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, filled, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Verdict, filled, to_the_second
 from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
             more = f" and {counted(len(self.pods) - 1, 'more pod')}" if len(self.pods) > 1 else ""
             who = f"The node of {self.pods[0]}{more}"
         last = min(self.signs, key=lambda fact: (fact.approximate, fact.time))
-        at = "" if last.approximate else f" at {rfc3339(last.time)}"
+        at = "" if last.approximate else f" at {to_the_second(last.time)}"
         silent = max((fact.silent_s for fact in self.signs if isinstance(fact, NodeSilence)), default=0.0)
         lasted = f" for {seconds(silent)}" if self.sign == "silence" else ""
         return f"{who} was lost{at}: {WORDS[self.sign]}{lasted}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled, rfc3339
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, filled, to_the_second
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         node = f" from {self.eviction.node}" if self.eviction.node else ""
-        at = "" if self.eviction.approximate else f" at {rfc3339(self.eviction.time)}"
+        at = "" if self.eviction.approximate else f" at {to_the_second(self.eviction.time)}"
         return f"{self.pod} was evicted{node}{at} under {WORDS[self.pressure]}"
 
     def remediation(self) -> str:

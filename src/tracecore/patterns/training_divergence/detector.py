@@ -8,7 +8,7 @@ import msgspec
 
 from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled, rfc3339, to_the_second
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import bucket, close
 from tracecore.patterns.training_divergence.course import GRADIENTS, MEASURES, Courses, measured, place_of
@@ -81,7 +81,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         what = self.what.replace("grad_norm", "gradient norm")
         step = f" at step {self.first.step}" if self.first.step is not None else ""
         if not step and not self.first.approximate:
-            step = f" at {rfc3339(self.first.time)}"
+            step = f" at {to_the_second(self.first.time)}"
         who = (
             ""
             if self.alone is None

@@ -38,10 +38,12 @@ from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
+from tracecore.facts.host import NodeSilence
 from tracecore.facts.ordinals import Holdings, named, reasons
 from tracecore.facts.silence import SilenceBridge
 from tracecore.facts.tenants import Tenants
 from tracecore.facts.thinning import INTERVAL, FactThinner
+from tracecore.facts.training import StepStalled
 from tracecore.incidents.live import LiveIncidents, Update
 from tracecore.patterns import catalogue
 from tracecore.recent import Recent
@@ -123,6 +125,8 @@ class Detection:
         self._setting = setting
         self._kept: DetectorState | None = None
         self._horizon = options.lateness + 2 * max((pattern.horizon for pattern in patterns), default=0)
+        #: What the engine says about the facts of an earlier run, until the first look.
+        self._resumed: list[Emission] = []
         #: Verdicts that were delivered before a restart.
         self._before: dict[str, DeliveredVerdict] = {}
 
@@ -161,10 +165,13 @@ class Detection:
             return
         clock = max(found.clock, instant)
         self._clock.resume(clock, now)
-        facts = [*found.facts, *self._bridged(found.facts, clock)]
-        self._engine.add(facts)
+        # Verdicts first become what they were. A stall that went on after its verdict was final does not change that.
+        self._engine.add(found.facts)
+        self._resumed = self._engine.advance(clock)
+        bridged = self._bridged(found.facts, clock)
+        self._engine.add(bridged)
         if self._live is not None:
-            self._live.take(facts)
+            self._live.take([*found.facts, *bridged])
         self._clock.appoint(now, self._records.blocks.due)
         log.info("%s: goes on with %d facts of an earlier run", self._setting.id, len(found.facts))
 
@@ -305,7 +312,10 @@ class Detection:
         facts = own + sent
         facts += self._bridged(facts, instant)
         self._engine.add(facts)
-        heard = [e for e in self._engine.advance(instant) if self._tells(e)]
+        resumed, self._resumed = self._resumed, []
+        heard = [e for e in resumed + self._engine.advance(instant) if self._tells(e)]
+        if self._kept is not None and (cited := _bridged_evidence(heard)):
+            self._keep(cited, instant, {})
         updates: list[Update] = []
         if self._live is not None:
             self._live.take(facts)
@@ -414,3 +424,12 @@ class Detection:
             self._numbers.verdict(emission.verdict.pattern_name)
         self._told[emission.id] = None
         return True
+
+
+def _bridged_evidence(emissions: Iterable[Emission]) -> list[Fact]:
+    """Return the stalls and silences that verdicts rest on, as long as they were when the verdict was found.
+
+    They grow with the clock, so the facts alone do not tell how long they were then.
+    """
+    cited = (fact for emission in emissions for fact in emission.verdict.evidence())
+    return [*{(fact.uid, fact.end): fact for fact in cited if isinstance(fact, StepStalled | NodeSilence)}.values()]

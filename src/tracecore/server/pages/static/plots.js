@@ -13,7 +13,7 @@
     probe.remove();
     return found;
   };
-  const narrow = (value) => value == null ? "–" : Math.abs(value) >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : value.toPrecision(4);
+  const narrow = (value) => value == null ? "–" : Math.abs(value) >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : String(+value.toPrecision(4));
   const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }), hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
   const dates = (all) => all.map((at) => (all.length > 1 && all[1] - all[0] >= 86400 ? day : hour).format(at * 1000));
   let data = null, plots = [];
