@@ -32,10 +32,10 @@ SKEW: Final = 2
 #: has no order.
 MAX_BACK: Final = 8
 MORE_BACK: Final = 2
-#: Moves that are handed on after an event: of anybody or of a lone owner, and of the owner that the event concerns. A
-#: lone owner may be several ranks that do not name themselves, so one or two moves could be another's.
-AFTER: Final = 6
-AFTER_NAMED: Final = 2
+#: Moves that are handed on after an event, and after the last event of a block if its rank is not known: one or two
+#: moves could be another rank's.
+AFTER: Final = 2
+AFTER_LAST: Final = 6
 #: Moves at the end of a stream that are handed on: shared by all lanes, and the least and most for one lane.
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
@@ -331,8 +331,12 @@ class Lanes:
         last = max(events, default=-1)
         for event, name in events.items():
             below = int(np.searchsorted(line[own[name]], event))
-            after = AFTER if name is None or len(self._owners) == 1 else AFTER_NAMED
-            keep(name, below - (lead if event == last else 1), below + after)
+            several = name is None or len(self._owners) == 1
+            keep(
+                name,
+                below - (lead if event == last else 1),
+                below + (AFTER_LAST if several and event == last else AFTER),
+            )
 
     def reports(self, thinned: Thinned, row: Callable[[int], LoneLine], keep: int) -> list[LoneLine]:
         """Return the reports that a block completes, and hold back the others.
