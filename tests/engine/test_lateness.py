@@ -35,3 +35,15 @@ def test_all_patterns_end_the_same_whether_facts_come_at_once_or_late_and_in_por
     said += engine.close(until)
     assert len(offline) > 100
     assert {e.id: e.verdict.document() for e in standing(said)} == {e.id: e.verdict.document() for e in offline}
+
+
+def test_all_patterns_end_the_same_whether_timers_fire_in_time_or_together() -> None:
+    facts = list(mixed(2500, 900 * SECOND))
+    until = facts[-1].time + 30 * MINUTE
+    exact, tardy = (Engine(catalogue(), lateness=600 * SECOND, tardiness=each) for each in (0, 600 * SECOND))
+    found = [
+        {e.id: e.verdict.document() for e in standing(engine.replay(facts, until=until))} for engine in (exact, tardy)
+    ]
+    assert len(found[0]) > 100
+    assert found[0] == found[1]
+    assert tardy.stats.evaluations < exact.stats.evaluations

@@ -229,6 +229,39 @@ def test_rare_lines_pause_only_where_their_writer_does(size: int) -> None:
     assert [s.no_progress_s for s in known] == [240.0, 60.0]
 
 
+def test_ranks_that_report_each_minute_do_not_pause_each_minute() -> None:
+    """Thirty-two ranks report each minute for four hours. One of them stops for ten minutes in the middle."""
+    lines = []
+    for minute in range(240):
+        for rank in range(32):
+            if rank != 5 or not 100 <= minute < 110:
+                stamp = _stamp(minute * 60_000 + rank * 1000)
+                lines.append(f"{stamp} stdout F [rank{rank}]: step {8 * minute + 7} | loss 1.5 | lr 1.0e-04\n")
+    data = "".join(lines).encode()
+    sampled = _facts(data, "cri", plan("stdout").selector)
+    assert len(sampled) < 600
+    steps = [fact for fact in sampled if isinstance(fact, Progress) and fact.rank == 5]
+    assert max((later.time - fact.end) // 10**9 for fact, later in pairwise(steps)) == 660
+
+
+def test_each_of_many_ranks_is_seen_to_survive_its_own_trouble() -> None:
+    """Sixteen ranks retry requests all day; only the step of the rank itself shows that it went on."""
+    lines = []
+    for minute in range(600):
+        for rank in range(16):
+            stamp = _stamp(minute * 60_000 + rank * 1000)
+            lines.append(f"{stamp} stdout F [rank{rank}]: step {8 * minute + 7} | loss 1.5 | lr 1.0e-04\n")
+            if (minute + rank) % 16 == 0:
+                lines.append(f"{stamp} stdout F [rank{rank}]: RuntimeError: CUDA error: unspecified launch failure\n")
+    facts = sorted(_facts("".join(lines).encode(), "cri", plan("stdout").selector), key=_place)
+    troubles = [fact for fact in facts if not isinstance(fact, Progress)]
+    assert {fact.rank for fact in troubles} == set(range(16))
+    assert len(facts) < 1500
+    for trouble in troubles[:-16]:
+        later = [f.time for f in facts if isinstance(f, Progress) and f.rank == trouble.rank and f.time > trouble.end]
+        assert later[0] - trouble.end <= 120 * 10**9
+
+
 def test_few_lines_are_handed_on_where_two_loggers_have_different_clocks() -> None:
     """One writes no year, and what it says of the time is far from what the other says."""
     lines = []

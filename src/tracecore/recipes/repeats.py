@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import HIDDEN, Lines, Mask
 from tracecore.recipes.shapes import DIGITS, VARYING, Evaluate, Reading, meaningful, number_spans, raw_spans
-from tracecore.signals.logs.multiline import CONTINUES
+from tracecore.signals.logs.multiline import CHAINS, CONTINUES
 from tracecore.signals.logs.selector import ALWAYS, OPENERS, LoneLine
 
 #: How often the same event is handed on, with progress lines beside it, before it is thinned.
@@ -41,8 +41,7 @@ MAX_KINDS: Final = 4096
 FRAME: Final = b'", line '
 ABOVE: Final = 8
 TRACEBACK: Final = OPENERS[0]
-#: What is between two chained tracebacks, and within how many lines the second one begins.
-CHAINED: Final = (b"During handling of the above exception", b"direct cause of the following exception")
+#: Within how many lines the second of two chained tracebacks begins.
 BETWEEN: Final = 4
 #: Lines of a traceback.
 MAX_FRAMES: Final = 400
@@ -213,7 +212,6 @@ class Repeats:
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
         bare = {line: texts.raw(line).translate(None, VARYING) for line in events}
         masked_lines = self._masked(texts, [line for line in events if bare[line] not in kinds.keys])
-        keys: dict[int, bytes] = {}
         tracebacks: dict[bytes, list[int]] = {}
         inside: dict[int, list[int]] = {}
         #: Lines of routine kinds.
@@ -260,34 +258,24 @@ class Repeats:
                         event = b""
                         routines.add(line)
                     repeated.setdefault((key, event), []).append(line)
-                    keys[line] = key
         for same in tracebacks.values():
-            # The last one stands for itself: whatever it began may not have ended. Steps after it show that the run
-            # survived it.
-            found.news[same[-1]] = TRACEBACK
-            shown = same[-1:] if same[-1] in routines else same[:1]
-            if len(same) > 1 and same[-1] not in routines:
-                found.news[same[-2]] = TRACEBACK
-            if len(same) > 1:
-                found.counts[shown[0]] = len(same) - (shown[0] != same[-1])
-            for line in same[:-1]:
-                if line not in shown:
-                    del inside[line]
+            _thin_tracebacks(same, inside, found, routine=same[-1] in routines)
         for whole in inside.values():
             found.kept.extend(whole)
-        for same in repeated.values():
+        for (key, _), same in repeated.items():
             assert row is not None
+            # The last one stands for itself: whatever it began may not have ended. Steps after it show that the run
+            # survived it.
             *before, last = same
-            found.news[last] = keys[last]
-            if before and last in routines:
-                whole_row = row(last)
-                found.reports.append(whole_row._replace(until=whole_row.raw, lines=len(same), event=True))
-                continue
-            if before:
-                found.news[before[-1]] = keys[last]
+            found.news[last] = key
+            alone = row(last)
+            if last in routines:
+                alone = alone._replace(until=alone.raw, lines=len(same), event=True)
+            elif before:
+                found.news[before[-1]] = key
                 until_raw = row(before[-1]).raw
                 found.reports.append(row(before[0])._replace(until=until_raw, lines=len(before), event=True))
-            found.reports.append(row(last))
+            found.reports.append(alone)
         return found
 
     def troubles(self, lines: Lines, news: Mapping[int, bytes]) -> list[int]:
@@ -316,6 +304,28 @@ class Repeats:
         return history
 
 
+def _thin_tracebacks(same: list[int], inside: dict[int, list[int]], found: SortedEvents, *, routine: bool) -> None:
+    """Keep the first and the last of equal tracebacks; only the last one of a routine kind.
+
+    Args:
+        same: the first line of each.
+        inside: the lines of each traceback; those that are left out are removed.
+        found: gets the counts, and the tracebacks beside which progress is kept.
+    """
+    first, last = same[0], same[-1]
+    found.news[last] = TRACEBACK
+    if len(same) == 1:
+        return
+    if routine:
+        found.counts[last] = len(same)
+    else:
+        found.counts[first] = len(same) - 1
+        found.news[same[-2]] = TRACEBACK
+    for line in same[:-1]:
+        if routine or line != first:
+            del inside[line]
+
+
 def _traceback(texts: Lines, line: int) -> tuple[int, bytes] | None:
     """Return the last line of a traceback that begins in a line, and its frames without digits.
 
@@ -335,7 +345,7 @@ def _traceback(texts: Lines, line: int) -> tuple[int, bytes] | None:
         if text[len(prefix) : len(prefix) + 1] in (b" ", b"\t"):
             continue
         below = texts.marked[texts.ends[number] : texts.ends[min(number + BETWEEN, len(texts.ends) - 1)]]
-        if any(chained in below for chained in CHAINED):
+        if any(chain in below for chain in CHAINS):
             again = below.count(b"\n", 0, max(below.find(TRACEBACK), 0))
             further = _traceback(texts, number + again) if again else None
             return None if further is None else (further[0], b"".join(frames) + further[1])

@@ -52,7 +52,7 @@ RECENT: Final = 4 << 20
 MAX_OWNERS: Final = 1024
 #: Progress lines are kept beside this many events of a block: if there is one owner, and if there are several.
 MAX_EVENTS: Final = 24
-MAX_EVENTS_SEVERAL: Final = 64
+MAX_EVENTS_SEVERAL: Final = 256
 
 #: Of the lines that are known to say nothing, one in `CHECKED` is scanned. Of those, `MAX_CHECKED` of each block are
 #: evaluated.

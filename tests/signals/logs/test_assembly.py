@@ -13,7 +13,16 @@ from tracecore.agent.processors.blocks import Blocks
 from tracecore.recipes.live import LiveSelector
 from tracecore.recipes.plan import plan
 from tracecore.signals.logs import reader
-from tracecore.signals.logs.assembly import MAX_BODY, MAX_FOREIGN, Assembly, OpenBlock, TextBlock, shape_of
+from tracecore.signals.logs.assembly import (
+    MAX_BODY,
+    MAX_FOREIGN,
+    MAX_FOREIGN_WHOLE,
+    SETTLED,
+    Assembly,
+    OpenBlock,
+    TextBlock,
+    shape_of,
+)
 from tracecore.signals.logs.dialects import UnwrappedLine, strip_prefixes
 from tracecore.signals.logs.selector import SelectAll
 from tracecore.signals.record import Source
@@ -144,6 +153,25 @@ def test_a_block_waits_for_so_many_lines_of_others(others: int) -> None:
     assembly, ended = assembled(*lines)
     bodies = {block.body() for block in (*ended, *assembly)}
     assert (b"Traceback (most recent call last):\nValueError: x" in bodies) is (others <= MAX_FOREIGN)
+
+
+@pytest.mark.parametrize("others", [3, SETTLED, SETTLED + 40, MAX_FOREIGN_WHOLE])
+@pytest.mark.parametrize(
+    "last", ["During handling of the above exception, another exception occurred:", "[rank0]: step"]
+)
+def test_lines_below_an_ended_traceback_need_not_be_unwrapped(others: int, last: str) -> None:
+    first = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: x"]
+    below = [*["[rank0]: step"] * others, last]
+    assembly, _ = assembled(*first, *below)
+    quick, _ = assembled(*first)
+    for text in below:
+        if not quick.passes(text.encode()):
+            line = unwrapped(text)
+            if quick.place(line).joined is None:
+                quick.add(TextBlock(line, shape_of(line)))
+    assert [block.body() for block in quick.by_writer.values()] == [
+        block.body() for block in assembly.by_writer.values()
+    ]
 
 
 def test_of_a_long_block_the_beginning_and_the_end_are_kept_in_order() -> None:

@@ -454,3 +454,16 @@ ValueError: expected 64 rows, got 13
 """
     (body,) = [body for body in bodies(text) if "Traceback" in body]
     assert body.endswith("ValueError: expected 64 rows, got 13")
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]:", "2026-11-15T00:00:00.000000000Z stdout F [rank3]:"])
+def test_a_traceback_in_json_ends_with_its_line(prefix: str) -> None:
+    frames = 'Traceback (most recent call last):\\n  File \\"a.py\\", line 1\\nOSError: x'
+    entry = f'{{"rank": 3, "event": "retrying", "exc": "{frames}"}}'
+    data = f"{prefix}{entry}\n{prefix}step 7\n".encode()
+    stream = Stream(
+        path="f", format="cri" if prefix[:1] == "2" else "text", layer="stdout", open=lambda: io.BytesIO(data)
+    )
+    records = list(reader.read(stream, SelectAll(), Clock(0, True), Counters()))
+    assert [str(record["log"]["body"]).rpartition("\n")[2] for record in records] == ["OSError: x", "step 7"]
+    assert all(record["log"]["attributes"].get("gen_ai.training.rank") == 3 for record in records[: 1 + bool(prefix)])

@@ -16,8 +16,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from tracecore.signals.logs.dialects import UnwrappedLine
 from tracecore.signals.logs.multiline import (
-    CHAINED,
     CLOSE,
+    GOES_ON,
     HOLD,
     LAST,
     MAY_CONTINUE,
@@ -193,7 +193,7 @@ class Assembly(Generic[Block]):
 
         This saves unwrapping the lines after a traceback.
         """
-        if self.message is not None or not self.by_writer or CHAINED.search(raw) is not None:
+        if self.message is not None or not self.by_writer or GOES_ON.search(raw) is not None:
             return False
         blocks = self.by_writer.values()
         if not all(block.shape.whole and SETTLED <= block.foreign <= MAX_FOREIGN_WHOLE for block in blocks):

@@ -41,12 +41,13 @@ class Shape(Protocol):
 
 
 HEADER = b"Traceback (most recent call last)"
-_CHAINED = (
+#: What stands between two chained tracebacks.
+CHAINS = (
     b"During handling of the above exception",
     b"The above exception was the direct cause",
 )
 #: Matches every raw line with which a traceback may go on after its error.
-CHAINED = re2.compile(b"|".join(map(re2.escape, (HEADER, *_CHAINED))))
+GOES_ON = re2.compile(b"|".join(map(re2.escape, (HEADER, *CHAINS))))
 #: The first line about a node of TensorFlow. The reason follows below.
 _NODE = b"Node: '"
 #: Ends of lines that announce a reason. It follows below, perhaps after an empty line.
@@ -94,9 +95,7 @@ def announces(text: bytes) -> bool:
     return bool(_BELOW.search(text))
 
 
-_CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(
-    map(re2.escape, (*_MESSAGE, *_CHAINED))
-)
+_CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(map(re2.escape, (*_MESSAGE, *CHAINS)))
 #: Matches every line for which `continues_message` holds, also with its wrapping.
 CONTINUES = re2.compile(_CONTINUES)
 #: The same for raw lines, in which terminal codes and escapes may hide anything.
@@ -170,7 +169,7 @@ class Traceback:
                 self._state = "frames"
                 return TAKE
             return CLOSE
-        if body.startswith(_CHAINED):
+        if body.startswith(CHAINS):
             self._state = "chain"
             return TAKE
         if self._state == "chain":
@@ -351,7 +350,7 @@ class Message:
         if not text:
             self._blank = True
             return HOLD
-        if text.startswith(_CHAINED):
+        if text.startswith(CHAINS):
             self._caused = Traceback(HEADER + b":", False, chained=True)
             return TAKE
         if HEADER in text:
