@@ -173,10 +173,13 @@ class Sampler:
     def _concerned(self, events: Sequence[int], found: Progress, lines: Lines) -> dict[int, int | None]:
         """Return the owner of progress that an event concerns; None if the event does not tell.
 
-        Of many events some are left out. The others are evenly spread.
+        Of many events some are left out. The others are evenly spread. Of a live stream so much is handed on that it is
+        not worth asking the recipes for the owner.
         """
         if not events or not len(found.line):
             return {}
+        if self._live:
+            return dict.fromkeys(_spread(events, MAX_EVENTS))
         new = [owner for owner in distinct(found.owner).tolist() if owner not in self._owners]
         if len(self._owners) + len(new) > MAX_OWNERS:
             return dict.fromkeys(_spread(events, MAX_EVENTS))
