@@ -285,3 +285,26 @@ def test_a_stream_that_pauses_again_and_again_stands_still_after_a_longer_time()
     assert brief(stalls(paused, at(900 + 1_200)))[-1] == (1_200.0, 9, None)
     fast = [step(5 * n, n) for n in range(100)]
     assert brief(stalls(fast, at(495 + 70))) == [(70.0, 99, None)]
+
+
+def test_a_rank_that_reports_rarely_stalls_only_while_the_others_stand_still() -> None:
+    often = [step(5 * n, n, rank=0) for n in range(200)]
+    rarely = [step(150 * n, 30 * n, rank=1) for n in range(7)]
+    assert stalls([*often, *rarely], at(995)) == []
+    found = stalls([*often, *rarely], at(995 + 300))
+    assert {stall.rank for stall in found} == {0, 1}
+    assert {(stall.since, stall.no_progress_s) for stall in found} == {(at(995), 300.0)}
+
+
+def test_ranks_that_report_no_evaluation_wait_for_the_one_that_does() -> None:
+    before = [step(n, n, rank=rank) for n in range(5) for rank in (0, 1)]
+    assert stalls([*before, *(step(5 + 30 * n, None, rank=0, phase="eval") for n in range(10))], at(290)) == []
+    found = stalls([*before, step(5, None, rank=0, phase="eval")], at(100))
+    assert {(stall.rank, stall.phase) for stall in found} == {(0, "eval"), (1, "eval")}
+
+
+def test_a_run_of_other_pods_says_nothing_of_a_stall() -> None:
+    facts = [step(0, 5, pod="ns/a-worker-0"), *(step(10 * n, n, pod="ns/b-worker-0") for n in range(20))]
+    assert [stall.pod for stall in stalls(facts, at(200))] == ["ns/a-worker-0"]
+    same = [step(0, 5, pod="ns/a-worker-1"), *(step(10 * n, n, pod="ns/a-worker-0") for n in range(20))]
+    assert stalls(same, at(200)) == []

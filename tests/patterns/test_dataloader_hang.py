@@ -74,7 +74,7 @@ def _retry(at: int, node: str | None = None, **fields: Any) -> LoaderError:
 def test_two_that_know_their_node_do_not_meet_in_the_window_of_a_pod(
     by_pod: bool, retry_node: str | None, stall_node: str | None, found: bool
 ) -> None:
-    errors = [_retry(at, retry_node, pod="ml/p") for at in (0, 300)]
+    errors = [_retry(at, retry_node, pod="ml/p") for at in (0, 100, 200, 300)]
     stall = _stall(0, 300, node=stall_node, pod="ml/p")
     assert (Retries(errors, by_pod).during(stall, 300 * SECOND) is not None) is found
 
@@ -82,14 +82,16 @@ def test_two_that_know_their_node_do_not_meet_in_the_window_of_a_pod(
 @pytest.mark.parametrize(
     ("retries", "stall", "latest"),
     [
-        ((0, 300), _stall(0, 300), 300),
-        ((0, 299), _stall(0, 300), None),
+        ((0, 100, 200, 300), _stall(0, 300), 300),
+        ((0, 100, 200, 299), _stall(0, 300), None),
         # A stall that was stated again while it grew.
-        ((0, 300), _stall(0, 200, 300), 300),
-        ((0, 301), _stall(0, 200, 300), None),
+        ((0, 100, 200, 300), _stall(0, 200, 300), 300),
+        ((0, 100, 200, 301), _stall(0, 200, 300), None),
         # Only from the last step on.
-        ((0, 50, 349), _stall(50, 400), None),
-        ((0, 50, 350), _stall(50, 400), 350),
+        ((0, 50, 150, 250, 349), _stall(50, 400), None),
+        ((0, 50, 150, 250, 350), _stall(50, 400), 350),
+        # Background readers try again now and then.
+        ((0, 110, 300), _stall(0, 300), None),
     ],
 )
 def test_retries_explain_a_stall_where_they_went_on_for_so_long(

@@ -1,7 +1,8 @@
 """The progress bridge: derives stalls (`StepStalled`) from reports of steps and a clock.
 
 Every stream (job, pod or node, rank) is followed separately. Progress is a step that differs from the last one of its
-phase, a phase that changes, or a checkpoint phase that ends. A stall is stated when it reaches the threshold, and again
+phase, a phase that changes, or a checkpoint phase that ends. Ranks work in step, and many report rarely, so a stream
+stalls only while no other stream of its run makes progress. A stall is stated when it reaches the threshold, and again
 as it grows, always under one uid and at fixed lengths. So two bridges that saw the same facts and clock state the same,
 however the facts were batched.
 
@@ -14,7 +15,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import re2
 
 from tracecore.facts.fact import Fact, order
 from tracecore.facts.host import SlurmState
@@ -41,6 +45,8 @@ SILENCE = 1800 * SECOND
 #: Maximum number of facts of one stream, and of ends, that wait for the clock.
 PENDING = 8_192
 
+#: The number of a pod among those of its run, with the role that some operators put before it.
+_POD_NUMBER = re2.compile(r"(?:-(?:master|worker|launcher|chief))?-[0-9]+$")
 #: Slurm states of a job that has not ended.
 _UNFINISHED = frozenset({"RUNNING", "PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
@@ -73,11 +79,67 @@ class _State:
         self.pauses: deque[tuple[int, int]] = deque(maxlen=PAUSES)
         #: Whether it ever reported progress of the training. Ranks that only write their part of a checkpoint do not.
         self.tells = False
-        #: Length of the current stall as last stated, in nanoseconds.
-        self.stated = 0
+        #: The stall that was stated last: the time since which it lasted, and its length in nanoseconds.
+        self.stated = (0, 0)
         self.pending: list[_Waiting] = []
         #: The next time to check the stream; None if only another fact can change it.
         self.due: int | None = None
+
+
+class _Run(msgspec.Struct):
+    """The progress of all streams of one run.
+
+    Args:
+        last: the end of the last progress; None before the first.
+        phase: the phase of the last progress.
+        pauses: times without progress that were longer than the threshold: (begin, end, phase before it).
+        news: progress since the last tick: (begin, end, phase).
+    """
+
+    last: int | None = None
+    phase: str | None = None
+    pauses: deque[tuple[int, int, str | None]] = msgspec.field(default_factory=lambda: deque(maxlen=PENDING))
+    news: list[tuple[int, int, str | None]] = []
+
+    def advance(self, threshold: int) -> None:
+        """Take in the progress since the last tick."""
+        self.news.sort(key=lambda new: new[:2])
+        for begin, end, phase in self.news:
+            if self.last is not None and begin - self.last >= threshold:
+                self.pauses.append((self.last, begin, self.phase))
+            if self.last is None or end >= self.last:
+                self.last, self.phase = end, phase
+        self.news = []
+
+    def standstills(self, since: int, until: int) -> Iterator[tuple[int, int, str | None]]:
+        """Yield the pauses between two times, the latest first."""
+        if self.last is not None and until > self.last:
+            yield max(since, self.last), until, self.phase
+        for begin, end, phase in reversed(self.pauses):
+            if end <= since:
+                return
+            if begin < until:
+                yield max(since, begin), min(end, until), phase
+
+
+class _Silence(msgspec.Struct, frozen=True):
+    """A time without progress of one stream.
+
+    Args:
+        saving: a checkpoint is being written.
+        alone: the progress of other streams does not end it.
+    """
+
+    state: _State
+    last: Fact
+    since: int
+    until: int
+    patience: int
+    attempt: int
+    step: int | None
+    phase: str | None
+    saving: bool
+    alone: bool
 
 
 class ProgressBridge:
@@ -107,6 +169,7 @@ class ProgressBridge:
         self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
         #: By job: the time of the first progress report of any rank.
         self._told: OrderedDict[str, int] = OrderedDict()
+        self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._ends: list[_Waiting] = []
         #: Heap of times to check streams. Most streams are over, and a tick does not check those.
         self._due: list[tuple[int, int, _State]] = []
@@ -146,7 +209,7 @@ class ProgressBridge:
         if len(state.pending) > PENDING:
             self.hurried += 1
             early = heapq.heappop(state.pending)[-1]
-            _apply(state, early, over=False, advances=_advances(state, early))
+            self._apply(state, early, over=False, advances=_advances(state, early))
         self._touched[state] = None
 
     def _appoint(self, state: _State, time: int) -> None:
@@ -188,19 +251,44 @@ class ProgressBridge:
             if state.due == time:
                 state.due = None
                 looked[state] = None
-        found: list[StepStalled] = []
+        silences: list[_Silence | None] = []
         for state in looked:
             for fact in _reached(state, ends, now):
                 over = _is_end(fact)
                 advances = not over and _advances(state, fact)
                 if over or advances:
-                    self._state(state, fact.time, found)
-                _apply(state, fact, over=over, advances=advances)
-            self._state(state, now, found)
+                    silences.append(self._silence(state, fact.time))
+                self._apply(state, fact, over=over, advances=advances)
+            silences.append(self._silence(state, now))
+        for run in self._runs.values():
+            if run.news:
+                run.advance(self.threshold)
+        found = [stall for silence in silences if silence is not None for stall in self._stalls(silence)]
+        for state in looked:
             if (due := self._next(state, now)) is not None:
                 self._appoint(state, due)
         found.sort(key=lambda stall: (stall.time, stall.uid))
         return found
+
+    def _apply(self, state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
+        """Apply a fact to its stream and to its run."""
+        _apply(state, fact, over=over, advances=advances)
+        # Of an evaluation, and beside a progress bar, many programs report no steps.
+        lives = isinstance(fact, Progress) and fact.step is None and (fact.phase == "eval" or _measures(fact))
+        begins = isinstance(fact, CheckpointPhase) and fact.event == "begin"
+        if not over and ((advances and not begins) or lives):
+            phase = fact.phase if isinstance(fact, Progress) else state.phase
+            end = fact.time if isinstance(fact, Progress) and fact.step is None else fact.end
+            self._run(fact).news.append((fact.time, end, phase))
+
+    def _run(self, fact: Fact) -> _Run:
+        name = fact.job or (_POD_NUMBER.sub("", fact.pod) if fact.pod else "")
+        run = self._runs.get(name)
+        if run is None:
+            run = self._runs[name] = _Run()
+            if len(self._runs) > JOBS:
+                self._runs.popitem(last=False)
+        return run
 
     def _next(self, state: _State, now: int) -> int | None:
         """Return the next time to check a stream; None if only another fact can change it."""
@@ -211,7 +299,11 @@ class ProgressBridge:
         begun = self._begun.get(state.last.job or "", {})
         if any(number > state.attempt and time < now for number, time in begun.items()):
             return due  # its stall has ended
-        grows = since + _longer(now - since, self._patience(state))
+        run = self._run(state.last)
+        if not _is_alone(state) and run.last is not None:
+            since = max(since, min(run.last, now))
+        # Another stream may make progress and stand still again.
+        grows = min(since + _longer(now - since, self._patience(state)), now + self.threshold)
         return grows if due is None else min(due, grows)
 
     def _patience(self, state: _State) -> int:
@@ -238,27 +330,47 @@ class ProgressBridge:
         begun = min((time for time, _, _ in state.checkpoints.values()), default=None)
         return None if begun is None else max(state.since, begun)
 
-    def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
-        """State the stall of this stream up to this time, if it is longer than last stated."""
+    def _silence(self, state: _State, until: int) -> _Silence | None:
+        """Return the time without progress of this stream up to now; None if it is short."""
         since = self._silent_since(state)
         if since is None or state.last is None:
-            return
-        patience = self._patience(state)
-        length = _rounded(until - since, patience)
-        if length <= state.stated:
-            return
-        last = state.last
+            return None
         # A job that was restarted, maybe with fewer ranks, does not wait for a stream of an earlier attempt.
-        again = [time for n, time in self._begun.get(last.job or "", {}).items() if n > state.attempt]
-        if again and min(again) < until:
-            length = _rounded(min(again) - since, patience)
-            if length <= state.stated:
+        begun = self._begun.get(state.last.job or "", {})
+        until = min([until, *(time for number, time in begun.items() if number > state.attempt)])
+        patience = self._patience(state)
+        if until - since < patience:
+            return None
+        return _Silence(
+            state=state,
+            last=state.last,
+            since=since,
+            until=until,
+            patience=patience,
+            attempt=state.attempt,
+            step=state.step,
+            phase="checkpoint" if state.checkpoints else state.phase,
+            saving=bool(state.checkpoints),
+            alone=_is_alone(state),
+        )
+
+    def _stalls(self, silence: _Silence) -> Iterator[StepStalled]:
+        """Yield the stalls of this time that were not stated, or were shorter when they were stated."""
+        last, state = silence.last, silence.state
+        pauses: Iterable[tuple[int, int, str | None]] = [(silence.since, silence.until, silence.phase)]
+        if not silence.alone:
+            pauses = self._run(last).standstills(silence.since, silence.until)
+        stated = state.stated
+        for since, until, phase in pauses:
+            length = _rounded(until - since, silence.patience)
+            if since < stated[0] or (since == stated[0] and length <= stated[1]):
                 return
-        state.stated = length
-        who = f"{last.job or ''}/{last.pod or last.node or ''}/{'' if last.rank is None else last.rank}"
-        place = last.source
-        found.append(
-            StepStalled(
+            if not length:
+                continue
+            state.stated = max(state.stated, (since, length))
+            who = f"{last.job or ''}/{last.pod or last.node or ''}/{'' if last.rank is None else last.rank}"
+            place = last.source
+            yield StepStalled(
                 time=since + self.threshold,
                 last_time=since + length if length > self.threshold else None,
                 source=Source(place.path, place.offset, place.line, place.length, f"stall:{who}@{since}"),
@@ -267,13 +379,13 @@ class ProgressBridge:
                 job=last.job,
                 rank=last.rank,
                 gpu=last.gpu,
-                attempt=state.attempt,
+                attempt=silence.attempt,
                 approximate=last.approximate,
                 no_progress_s=length / SECOND,
-                step=state.step,
-                phase="checkpoint" if state.checkpoints else state.phase,
+                step=silence.step,
+                # The ranks that do not report an evaluation wait for the one that does.
+                phase="eval" if phase == "eval" and not silence.saving else silence.phase,
             )
-        )
 
 
 def stalls(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[StepStalled]:
@@ -356,9 +468,18 @@ def _advances(state: _State, fact: Fact) -> bool:
         return fact.phase is not None or fact.step is not None
     if fact.step is None:
         # A report without a step counts only in a stream that never reports steps.
-        return state.step is None and (fact.loss is not None or fact.iter_time_s is not None)
+        return state.step is None and _measures(fact)
     # A report that stands for others also stands for steps that were made after it.
     return fact.step != state.step or fact.end > fact.time
+
+
+def _is_alone(state: _State) -> bool:
+    """Return whether a rank only writes its part of a checkpoint, while the others go on."""
+    return bool(state.checkpoints) and not state.tells
+
+
+def _measures(fact: Progress) -> bool:
+    return fact.loss is not None or fact.iter_time_s is not None
 
 
 def _place(fact: Fact) -> tuple[int, str, int]:
@@ -399,7 +520,7 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
     if state.since is not None and fact.time - state.since >= PAUSE:
         state.pauses.append((fact.time, fact.time - state.since))
     state.since = end if state.since is None else max(state.since, end)
-    state.last, state.latest, state.stated, state.ended = fact, _place(fact), 0, False
+    state.last, state.latest, state.ended = fact, _place(fact), False
     if isinstance(fact, Progress):
         # A step was made while a checkpoint is written in the background, so the checkpoint does not block training.
         place = _place(fact)

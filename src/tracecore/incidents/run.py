@@ -571,10 +571,10 @@ def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
-    """Whether the rank reported a step after it had stood still; any rank, where a checkpoint's lines name none."""
+    """Whether the rank reported a step after it had stood still; any rank, if it only writes checkpoints."""
     if not isinstance(stall, StepStalled):
         return False
     last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
-    if last is None and stall.rank is None and stall.phase == "checkpoint":
+    if last is None and stall.phase == "checkpoint":
         last = max(attempt.last_steps.values(), key=lambda step: step.time, default=None)
     return last is not None and last.time > stall.end

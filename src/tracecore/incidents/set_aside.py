@@ -201,11 +201,18 @@ def recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
     if t.name != "cuda_oom":
         return False
     failed = [fact for fact in t.evidence if isinstance(fact, CudaOom | CudaOomUnmeasured)]
-    last = [(fact, attempt.last_steps.get(-1 if fact.rank is None else fact.rank)) for fact in failed]
-    return bool(last) and all(
-        step is not None and step.source.path == fact.source.path and step.end > fact.end + WENT_ON
-        for fact, step in last
-    )
+    return bool(failed) and all(_goes_on(fact, attempt) for fact in failed)
+
+
+def _goes_on(fact: Fact, attempt: JobAttempt) -> bool:
+    """Whether steps were made long after a rank failed: by itself, or by the others if it never reports any.
+
+    Ranks work in step, so the others would wait for it.
+    """
+    step = attempt.last_steps.get(-1 if fact.rank is None else fact.rank)
+    if step is None:
+        return fact.rank is not None and attempt.progress > fact.end + WENT_ON
+    return step.source.path == fact.source.path and step.end > fact.end + WENT_ON
 
 
 def caught(t: Footprint, attempt: JobAttempt | None, run: JobRun) -> bool:

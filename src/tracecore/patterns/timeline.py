@@ -127,6 +127,17 @@ class ValueChanges:
         return place is not None and place < end
 
 
+def repeats(facts: Iterable[Fact], oldest: int, newest: int) -> float:
+    """Return how many repeats of these facts lie between two times, if those of a folded fact are evenly spread."""
+    found = 0.0
+    for fact in facts:
+        length = fact.end - fact.time
+        shared = min(fact.end, newest) - max(fact.time, oldest)
+        if shared >= 0:
+            found += fact.count * (shared / length if length else 1.0)
+    return found
+
+
 def grouped(facts: Iterable[F], name: Callable[[F], K]) -> dict[K, list[F]]:
     """Return the facts by name, each group in the order of the facts."""
     groups: dict[K, list[F]] = {}

@@ -17,7 +17,7 @@ from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict, filled
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
-from tracecore.patterns.timeline import Timeline, grouped
+from tracecore.patterns.timeline import Timeline, grouped, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +36,10 @@ ANY = "*"
 
 #: Steps in which workers are still filling their queues.
 WARM_UP = frozenset({0, 1})
+#: Retries that follow each other are at most this far apart. Rarer ones are the noise of background readers.
+BETWEEN = 3 * MINUTE
+#: Retries are usual if one in so many of them were made in as long a time before the stall.
+USUAL = 3
 #: Events of a volume that could not be mounted.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
 NEXT: dict[str, str] = {
@@ -359,4 +363,13 @@ class RetryRun:
         if last < first:
             return None
         lasted = min(self._reach[last], stall.end) - max(self._errors[first].time, stall.since)
-        return self._errors[last] if lasted >= enough else None
+        if lasted < enough:
+            return None
+        gaps = (self._errors[n].time - self._reach[n - 1] for n in range(first + 1, last + 1))
+        if any(gap > BETWEEN for gap in gaps):
+            return None
+        # Retries that were as frequent while steps were made are no reason.
+        oldest = 2 * stall.since - stall.end
+        near = self._errors[bisect_left(self._reach, oldest) : last + 1]
+        before = repeats(near, oldest, stall.since - 1)
+        return None if USUAL * before >= repeats(near, stall.since, stall.end) else self._errors[last]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, filled
 from tracecore.patterns.related import PROCESS
 from tracecore.patterns.scope import namespace, pod_fields, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
-from tracecore.patterns.timeline import in_order
+from tracecore.patterns.timeline import in_order, repeats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +136,11 @@ NEXT_OF = {
         for backend, asked in QUOTAS.items()
     },
 }
+
+#: Retries that follow each other are at most this far apart. Rarer ones are the noise of background readers.
+BETWEEN: Final = 3 * MINUTE
+#: Retries are usual if one in so many of them were made in as long a time before the last step.
+USUAL: Final = 3
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -297,13 +302,16 @@ class StorageFailure(Pattern[Config]):
         return ((fact.node, ""),)
 
     def due(self, window: Window, now: int) -> int | None:
-        """Return when an error that clients retry may begin to count: `patience` after it or after a last step."""
+        """Return when an error that clients retry may begin to count: `patience` after it or after a last step, and
+        `retrying` if its lines say that it is retried."""
         waiting: list[Fact] = [error for error in window.of(StorageError) if not _lasting(error)]
         waiting += [event for event in window.of(MountEvent) if not event.waited]
         if not waiting:
             return None
         steps = [reports[-1] for reports in window.grouped(Progress, PROCESS).values()]
         times = [fact.time + self.config.patience for fact in (*waiting, *steps)]
+        if retried := [error for error in window.of(StorageError) if error.retried]:
+            times += [fact.time + self.config.retrying for fact in (*retried, *steps)]
         return min((time for time in times if time > now), default=None)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
@@ -319,8 +327,12 @@ class StorageFailure(Pattern[Config]):
             failed = next((fact for fact in failures if _lasting(fact)), failures[0] if failures else None)
             if failed is None:
                 # A step among the retries shows that the earlier ones succeeded.
-                time = max(time, outcomes.last_advance(first))
-                if max(fact.end for fact in chain) - time < self.config.retrying or not outcomes.reports(first):
+                end = min(now, max(fact.end for fact in chain))
+                time = max(time, outcomes.last_advance(first, end))
+                if end - time < self.config.retrying or not _keeps_on(chain, time) or not outcomes.reports(first):
+                    continue
+                alike = [fact for fact in window.of(StorageError) if fact.retried and fact.error == error_of(first)]
+                if USUAL * repeats(alike, 2 * time - end, time - 1) >= repeats(alike, time, end):
                     continue
             elif harm is None and not _lasting(failed):
                 counts = max(failed.time, outcomes.last_step(failed)) + self.config.patience
@@ -370,6 +382,19 @@ def error_of(fact: Trouble) -> str:
 
 def _retried(fact: Trouble) -> bool:
     return isinstance(fact, StorageError) and fact.retried
+
+
+def _keeps_on(chain: Sequence[Trouble], since: int) -> bool:
+    """Return whether the retries since then follow each other. Single retries of background readers do not."""
+    last: int | None = None
+    for fact in chain:
+        if fact.end < since:
+            continue
+        between = 0 if last is None else fact.time - last
+        if between > BETWEEN or fact.end - fact.time > BETWEEN * max(fact.count - 1, 1):
+            return False
+        last = fact.end if last is None else max(last, fact.end)
+    return True
 
 
 def _lasting(fact: Trouble) -> bool:

@@ -219,13 +219,13 @@ class Outcomes:
         step = self._steps.all.last(fact, fact.end + 1, fact.end + self.reach)
         return fact.time if step is None else step.time
 
-    def last_advance(self, fact: Fact) -> int:
-        """Return the time of the last step while this error repeated, or the error's own time.
+    def last_advance(self, fact: Fact, newest: int) -> int:
+        """Return the time of the last step since this error, or the error's own time.
 
-        A progress bar that is drawn again shows the same step, which is no advance.
+        A progress bar that is drawn again shows the same step, which is no advance. A report may stand for later ones.
         """
-        step = self._steps.of_run.last(fact, fact.time, fact.end)
-        return fact.time if step is None else step.time
+        step = self._steps.of_run.last(fact, fact.time, newest)
+        return fact.time if step is None else step.end
 
     def reports(self, fact: Fact) -> bool:
         """Return whether the run of this error reports progress. Often only one rank does, maybe on another node."""

@@ -76,6 +76,13 @@ _PREFIX = re.compile(
 #: Larger numbers are not ranks.
 MAX_RANK = 10_000_000
 TRACEBACK = b"Traceback (most recent call last)"
+#: A message of a logger that is tried again, or warns of a failure.
+_WENT_ON = re2.compile(
+    rb"(?i)\bretrying (?:in|after|request|\()|\bwill (?:be )?retr(?:y|ied)\b|\bbacking off\b|\btry(?:ing)? again\b"
+    rb"|\bnext (?:(?:retry|attempt|try) )?(?:in|after) \d"
+    rb"|^.{0,200}\bwarn(?:ing)?\b.*"
+    rb"(?:fail|error|exception|could not|cannot|unable|time[ds]? ?out|unavailable|skip|ignor)"
+)
 _ANNOUNCED = re2.compile(
     rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
     # A field of a logger before or after the level: `rank:3 ERROR`, `| rank=7 |`, `[r2] CRITICAL`, `[Rank 3][ERROR]`.
@@ -242,6 +249,11 @@ def announced(line: bytes) -> int | None:
     """Return the rank in the message of a logger that reports an error."""
     found = _ANNOUNCED.search(line)
     return int(next(rank for rank in found.groups() if rank)) if found else None
+
+
+def went_on(message: bytes) -> bool:
+    """Return whether a logger's message says that the program went on after the exception below it."""
+    return bool(_WENT_ON.search(message))
 
 
 def container(single_node: bool = True) -> Dialect:

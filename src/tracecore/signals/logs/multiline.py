@@ -41,6 +41,8 @@ class Shape(Protocol):
 
 
 HEADER = b"Traceback (most recent call last)"
+#: The beginning of a traceback that reached the outermost code of a program.
+IN_MODULE = re2.compile(rb"^[^\n]*Traceback \(most recent call last\)[^\n]*\n[^\n]*, in <module>")
 #: What stands between two chained tracebacks.
 CHAINS = (
     b"During handling of the above exception",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import re2
 
 from tracecore.signals import stamps
-from tracecore.signals.logs import dialects
+from tracecore.signals.logs import dialects, multiline
 from tracecore.signals.logs.assembly import MAX_BODY, Assembly, TextBlock, shape_of
 from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, UnwrappedLine
@@ -25,7 +25,7 @@ from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
 
 #: Bytes above a traceback in which the line before it is looked for.
-ABOVE = 1024
+ABOVE = 8192
 #: Bytes above a line without a time that are searched first.
 NEAR = 1024
 #: Lines that are parsed in each searched part.
@@ -97,7 +97,7 @@ class _Place(NamedTuple):
 class _OpenRecord(TextBlock):
     """A record that more lines may join."""
 
-    __slots__ = ("attributes", "end", "host", "place", "program", "rank", "time", "wanted")
+    __slots__ = ("announced", "attributes", "end", "host", "place", "program", "rank", "time", "wanted")
 
     def __init__(self, line: UnwrappedLine, shape: Shape, place: _Place, time: int, attributes: Attributes) -> None:
         super().__init__(line, shape)
@@ -108,6 +108,8 @@ class _OpenRecord(TextBlock):
         self.host, self.program, self.rank = line.host, line.program, line.rank
         #: Whether the first line is worth a record by itself.
         self.wanted = False
+        #: The message of a logger above a traceback, if it says that the program went on.
+        self.announced = b""
 
     @property
     def inferred(self) -> bool:
@@ -313,8 +315,7 @@ class _Records:
         if line.stamp is None:
             line.stamp = stamps.find(line.text)
         shape = shape_of(line)
-        if line.rank is None and isinstance(shape, Traceback):
-            self._announce(line, data, position)
+        announced = self._announce(line, data, position) if isinstance(shape, Traceback) and not line.folded else b""
         time, inferred = self._when(line.stamp, place.offset, data, position)
         self._count_attempts(line, shape)
         attributes = self._attributes(line, inferred=inferred)
@@ -322,6 +323,7 @@ class _Records:
             attributes["tracecore.repeat.count"] = self._counts.pop(place.offset)
         opened = _OpenRecord(line, shape, place, time, attributes)
         opened.wanted = self._all or isinstance(shape, Message)
+        opened.announced = announced
         if line.folded:
             yield from self._emit(opened)
         elif (before := self._open.add(opened)) is not None:
@@ -424,17 +426,23 @@ class _Records:
                     return stamp
         return None
 
-    def _announce(self, line: UnwrappedLine, data: bytes, position: int) -> None:
+    def _announce(self, line: UnwrappedLine, data: bytes, position: int) -> bytes:
         """Give a traceback the rank and the time of the line above it, if that line names a rank.
 
-        Loggers print an exception right below their message.
+        Loggers print an exception right below their message. Return the message if it says that the program went on.
         """
         above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
         message = above.rstrip(b"\r\n").rpartition(b"\n")[2]
-        line.rank = dialects.announced(message)
-        if line.rank is not None and line.stamp is None:
-            above_it = self._dialect(message)
-            line.stamp = above_it.stamp or stamps.find(above_it.text)
+        above_it = self._dialect(message)
+        # A progress bar may stand before it in the same line.
+        text = above_it.text.rpartition(b"\r")[2]
+        rank = dialects.announced(message) if line.rank is None else None
+        went_on = above_it.writer == line.writer and dialects.went_on(text)
+        if rank is not None:
+            line.rank = rank
+        if line.stamp is None and (rank is not None or went_on):
+            line.stamp = above_it.stamp or stamps.find(text)
+        return text if went_on else b""
 
     def _anchor(self, offset: int) -> int:
         """Return a time for a line of a stream without any so far: one nanosecond per byte, always ascending."""
@@ -451,7 +459,11 @@ class _Records:
         self._counters.bytes_dropped += record.left_out
         offset, line, _ = record.place
         source = Source(self._stream.path, offset, line, record.end - offset)
-        yield self._record(record.host, record.program, record.body(), record.attributes, record.time, source)
+        body = record.body()
+        # What the outermost code of a program printed, it did not catch.
+        if record.announced and not multiline.IN_MODULE.search(body):
+            body = record.announced + b"\n" + body
+        yield self._record(record.host, record.program, body, record.attributes, record.time, source)
 
     def _record(
         self, host: str, program: str, body: bytes, attributes: Attributes, time: int, source: Source
