@@ -331,12 +331,11 @@ class Lanes:
         last = max(events, default=-1)
         for event, name in events.items():
             below = int(np.searchsorted(line[own[name]], event))
-            several = name is None or len(self._owners) == 1
-            keep(
-                name,
-                below - (lead if event == last else 1),
-                below + (AFTER_LAST if several and event == last else AFTER),
-            )
+            if event != last:
+                keep(name, below - 1, below + AFTER)
+            else:
+                alone = name is not None and len(self._owners) > 1
+                keep(name, below - lead, below + (AFTER if alone else AFTER_LAST))
 
     def reports(self, thinned: Thinned, row: Callable[[int], LoneLine], keep: int) -> list[LoneLine]:
         """Return the reports that a block completes, and hold back the others.

@@ -1,7 +1,8 @@
 """Thinning of repeated events: the first few are handed on, then the first and the last of each block, with a count.
 
 A kind that comes all the time is *routine*: far from the end of the stream its events are no longer told apart, and
-only the last one of each block is handed on.
+only the last one of each block is handed on. If it tells of normal work, such as checkpoints, only the events of the
+lowest rank are, so that what one rank began that rank also ends.
 
 Lines are of one *kind* when they differ only in numbers and in words that no recipe names. When a kind has come a few
 times, the recipes are asked what its numbers mean. Numbers that name something (a rank, a host, an error code) tell
@@ -56,11 +57,13 @@ class Kind(NamedTuple):
     Args:
         only_progress: they say nothing but progress.
         mixed: they say progress and something else.
+        trouble: they say more than normal work.
         naming: indexes of the numbers that name something; None where that is not certain.
     """
 
     only_progress: bool
     mixed: bool
+    trouble: bool
     naming: tuple[int, ...] | None
 
     def event(self, masked: bytes) -> bytes:
@@ -127,7 +130,8 @@ class Kinds:
             # Recipes find nothing in the line, so the rank that its prefix names does not make it an event.
             naming = ()
         only_progress = base.stamped and all(reading.only_progress for reading in readings)
-        kind = Kind(only_progress, not only_progress and readings[0].step is not None, naming)
+        mixed = not only_progress and readings[0].step is not None
+        kind = Kind(only_progress, mixed, base.trouble, naming)
         if len(self._known) >= MAX_KINDS:
             self._known.clear()
             self.keys.clear()
@@ -158,7 +162,7 @@ class SortedEvents(NamedTuple):
 class _KindHistory:
     """The lines of one kind that a stream had so far."""
 
-    __slots__ = ("count", "events", "first")
+    __slots__ = ("count", "events", "first", "lowest")
 
     def __init__(self) -> None:
         self.count = 0
@@ -166,6 +170,8 @@ class _KindHistory:
         self.first: list[bytes] = []
         #: How often each event was seen.
         self.events: dict[bytes, int] = {}
+        #: The first event in the order of its numbers: as a rule that of the lowest rank.
+        self.lowest: bytes | None = None
 
     def add(self, kind: Kind, masked: bytes) -> tuple[bytes, int]:
         """Return the event of a line, and how often it was seen before."""
@@ -177,6 +183,8 @@ class _KindHistory:
             return b"", self.count - 1
         count = self.events.get(event, 0)
         self.events[event] = count + 1
+        if self.lowest is None or event < self.lowest:
+            self.lowest = event
         return event, count
 
 
@@ -245,12 +253,16 @@ class Repeats:
             elif kind is None:
                 history.first.append(masked)
                 found.kept.append(line)
-            elif kind.mixed or row is None:
+            elif row is None or (kind.mixed and kind.trouble):
                 found.kept.append(line)
             else:
                 event, count = history.add(kind, masked)
                 routine = far and history.count > ROUTINE
-                if count < (FIRST_ROUTINE if routine else FIRST) or not _is_whole_event(texts, line, until + 1):
+                if routine and not kind.trouble and event != history.lowest:
+                    continue  # one rank stands for all that write the same checkpoint
+                if kind.mixed:
+                    found.kept.append(line)
+                elif count < (FIRST_ROUTINE if routine else FIRST) or not _is_whole_event(texts, line, until + 1):
                     found.kept.append(line)
                     found.news[line] = key
                 else:

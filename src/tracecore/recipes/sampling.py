@@ -50,6 +50,8 @@ RECENT: Final = 4 << 20
 
 #: Owners of progress whose names are remembered.
 MAX_OWNERS: Final = 1024
+#: Owners with one name, such as the ranks of a machine, among which the one of an event is looked for.
+MAX_NAMESAKES: Final = 32
 #: Progress lines are kept beside this many events of a block: if there is one owner, and if there are several.
 MAX_EVENTS: Final = 24
 MAX_EVENTS_SEVERAL: Final = 256
@@ -58,6 +60,34 @@ MAX_EVENTS_SEVERAL: Final = 256
 #: evaluated.
 CHECKED: Final = 16
 MAX_CHECKED: Final = 2
+
+
+class _Owners:
+    """The owners of progress by their names: machine, rank, pod."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, tuple[object, ...]] = {}
+        self._by_name: dict[tuple[int, object], list[int]] = {}
+
+    def add(self, owner: int, names: tuple[object, ...]) -> None:
+        self.names[owner] = names
+        for known in _known(names):
+            self._by_name.setdefault(known, []).append(owner)
+
+    def find(self, names: tuple[object, ...]) -> int | None:
+        """Return the only owner that shares a name, and of whom no name is known to differ."""
+        known = dict(_known(names))
+        likely = min((self._by_name.get(name, []) for name in known.items()), key=len, default=[])
+        found = [
+            owner
+            for owner in likely[:MAX_NAMESAKES]
+            if all(known.get(place, name) == name for place, name in _known(self.names[owner]))
+        ]
+        return found[0] if len(found) == 1 and len(likely) <= MAX_NAMESAKES else None
+
+
+def _known(names: tuple[object, ...]) -> list[tuple[int, object]]:
+    return [(place, name) for place, name in enumerate(names) if name not in (None, "")]
 
 
 class Sampler:
@@ -95,8 +125,7 @@ class Sampler:
         self._live = live
         self._lanes = Lanes()
         self._repeats = Repeats(kinds)
-        #: The names of each owner of progress: machine, rank, pod.
-        self._owners: dict[int, tuple[object, ...]] = {}
+        self._owners = _Owners()
         #: The container runtime cut the last line of the previous block, so its rest comes first.
         self._cut = False
         self._end = 0
@@ -180,20 +209,17 @@ class Sampler:
             return {}
         if self._live:
             return dict.fromkeys(_spread(events, MAX_EVENTS))
-        new = [owner for owner in distinct(found.owner).tolist() if owner not in self._owners]
-        if len(self._owners) + len(new) > MAX_OWNERS:
+        owners = self._owners
+        new = [owner for owner in distinct(found.owner).tolist() if owner not in owners.names]
+        if len(owners.names) + len(new) > MAX_OWNERS:
             return dict.fromkeys(_spread(events, MAX_EVENTS))
         for owner in new:
             line = int(found.line[np.argmax(found.owner == owner)])
-            self._owners[owner] = self._shapes.evaluate(lines.raw(line)).owner
-        if len(self._owners) == 1:
-            return dict.fromkeys(_spread(events, MAX_EVENTS), *self._owners)
-        concerned: dict[int, int | None] = {}
-        for event in _spread(events, MAX_EVENTS_SEVERAL):
-            named = self._shapes.evaluate(lines.raw(event)).owner
-            own = [owner for owner, names in self._owners.items() if _same(named, names)]
-            concerned[event] = own[0] if len(own) == 1 else None
-        return concerned
+            owners.add(owner, self._shapes.evaluate(lines.raw(line)).owner)
+        if len(owners.names) == 1:
+            return dict.fromkeys(_spread(events, MAX_EVENTS), *owners.names)
+        chosen = _spread(events, MAX_EVENTS_SEVERAL)
+        return {event: owners.find(self._shapes.evaluate(lines.raw(event)).owner) for event in chosen}
 
     def _far_from_end(self, block: Block) -> bool:
         """Return whether much more follows a block. In a live stream more follows a full block."""
@@ -381,9 +407,3 @@ def _spread(some: Sequence[int], most: int) -> Sequence[int]:
     if len(some) <= most:
         return some
     return [some[place] for place in np.linspace(0, len(some) - 1, most).astype(np.int64).tolist()]
-
-
-def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether two owners share a name, and no name is known of both and differs."""
-    known = [(one, other) for one, other in zip(some, others, strict=True) if not {one, other} & {None, ""}]
-    return bool(known) and all(one == other for one, other in known)
