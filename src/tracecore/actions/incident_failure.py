@@ -159,7 +159,9 @@ def _words(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, after
         # Only the kernel spoke.
         streams = {stream.path: stream for stream in bundle.streams if stream.layer in ("stdout", "kernel")}
     own = [f for f in incident.evidence if not suspects or f.rank in suspects]
-    for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
+    # The launcher's table has a time more often than the traceback of the rank, but says less.
+    said = {id(fact): not isinstance(fact, ExceptionRaised) for fact in incident.evidence}
+    for fact in sorted(own or incident.evidence, key=lambda f: (said[id(f)], f.approximate, f.time, f.uid)):
         stream = streams.get(fact.source.path)
         if stream is not None and fact.source.line:
             begin = max(0, fact.source.offset - LEAD, _followed(fact, attempt))
