@@ -104,7 +104,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         mine = self.odd[0]
         if len(self.odd) > 1 or isinstance(mine, WatchdogReport) or mine.sent is None or mine.expected is None:
             return f"{head}: those of {named(self.odd_ranks)} do not fit"
-        does = f"expects {mine.expected:,}" if first.expected > first.sent else f"sends {mine.sent:,}"
+        does = f"sends {mine.sent:,} and expects {mine.expected:,}"
         ended = any(isinstance(entry, CollectiveEntry) and entry.done for entry in self.sides[0])
         left = ", and has not completed it" if ended and not mine.done else ""
         return f"{head}: rank {mine.rank} {does}{left}"
