@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracecore.actions.classify import classify
 from tracecore.actions.rules import standard
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
-from tracecore.facts.process import ExceptionRaised, StackPrinted
+from tracecore.facts.process import ExceptionRaised, LauncherFailure, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.opening import exactly, pass_over
@@ -159,9 +159,10 @@ def _words(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, after
         # Only the kernel spoke.
         streams = {stream.path: stream for stream in bundle.streams if stream.layer in ("stdout", "kernel")}
     own = [f for f in incident.evidence if not suspects or f.rank in suspects]
-    # The launcher's table has a time more often than the traceback of the rank, but says less.
-    said = {id(fact): not isinstance(fact, ExceptionRaised) for fact in incident.evidence}
-    for fact in sorted(own or incident.evidence, key=lambda f: (said[id(f)], f.approximate, f.time, f.uid)):
+    # A launcher's own log has times more often than the log of the rank, but says less.
+    raised = {f.source.path for f in own if isinstance(f, ExceptionRaised)}
+    own = [f for f in own if not raised or not isinstance(f, LauncherFailure) or f.source.path in raised]
+    for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
         stream = streams.get(fact.source.path)
         if stream is not None and fact.source.line:
             begin = max(0, fact.source.offset - LEAD, _followed(fact, attempt))

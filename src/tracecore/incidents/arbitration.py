@@ -315,8 +315,8 @@ def _hangs_apart(one: Footprint, other: Footprint) -> bool:
     """Return whether two hangs are of different ranks, all of which were seen, so that neither explains the other."""
     if any(t.fields.get("not_measured_ranks") or "origin" in t.fields for t in (one, other)):
         return False
-    mine, its = ({*t.fields.get("hanging_ranks", ()), *t.fields.get("culprit_ranks", ())} for t in (one, other))
-    return mine.isdisjoint(its)
+    mine, its = ({*t.fields.get("hanging_ranks", ()), *t.ranks} for t in (one, other))
+    return len(mine) > len(one.ranks) and len(its) > len(other.ranks) and mine.isdisjoint(its)
 
 
 def _both(suspects: Suspects, other: Footprint) -> Suspects:
