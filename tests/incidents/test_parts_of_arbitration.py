@@ -408,6 +408,23 @@ def test_ranks_that_are_slow_at_the_same_time_are_one_incident(
         assert beside.headline == "slow; rank 2 does so, too"
 
 
+@pytest.mark.parametrize(
+    ("fields", "together"),
+    [
+        ({"hanging_ranks": [5, 6]}, True),
+        ({"hanging_ranks": [4, 5]}, False),
+        ({"hanging_ranks": [5, 6], "not_measured_ranks": [7]}, False),
+        ({"hanging_ranks": [5, 6], "origin": {"group": "dp"}}, False),
+    ],
+)
+def test_hangs_without_a_common_rank_are_one_incident(fields: dict[str, Any], together: bool) -> None:
+    first = touch(seen(10), name="nccl_hang", ranks=(1,), hanging_ranks=[3, 4])
+    other = touch(seen(12), name="nccl_hang", ranks=(2,), pg_desc="tp1", **fields)
+    beside = incident("nccl_hang", first=10, last=10)
+    beside.root = first.emission
+    assert parts._hung_together(other, first, [first, other], [], [beside]) == together
+
+
 def held_up(*culprits: int) -> Footprint:
     return touch(seen(30), name="nccl_hang", culprit_ranks=list(culprits))
 

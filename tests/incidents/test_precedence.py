@@ -410,8 +410,13 @@ def collectives() -> Iterator[Case]:
             cause_fields={**at("0", 7), "differs": "splits"},
             effect_fields=hung,
         )
-    mixed = "ranks that reduce different element types mix up each other's numbers"
-    for until, differs, reason in ((610, "type", mixed), (611, "type", None), (610, "operation", None)):
+    mixed = "ranks whose calls differ in type or step mix up each other's numbers"
+    for until, differs, reason in (
+        (610, "type", mixed),
+        (611, "type", None),
+        (611, "steps", mixed),
+        (610, "operation", None),
+    ):
         fields = {"differs": differs}
         yield from pairs(mismatch, ("training_divergence",), reason, (about(until),), (about(10),), cause_fields=fields)
     sdc, at_step = ("silent_data_corruption",), {"gen_ai.training.step": 411}

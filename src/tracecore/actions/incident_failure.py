@@ -8,7 +8,7 @@ from tracecore.actions.classify import classify
 from tracecore.actions.rules import standard
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
-from tracecore.facts.process import ExceptionRaised, StackPrinted
+from tracecore.facts.process import ExceptionRaised, LauncherFailure, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.opening import exactly, pass_over
@@ -164,6 +164,9 @@ def _words(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, after
         # Only the kernel spoke.
         streams = {stream.path: stream for stream in bundle.streams if stream.layer in ("stdout", "kernel")}
     own = [f for f in incident.evidence if not suspects or f.rank in suspects]
+    # A launcher's own log has times more often than the log of the rank, but says less.
+    raised = {f.source.path for f in own if isinstance(f, ExceptionRaised)}
+    own = [f for f in own if not raised or not isinstance(f, LauncherFailure) or f.source.path in raised]
     for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
         stream = streams.get(fact.source.path)
         if stream is not None and fact.source.line:

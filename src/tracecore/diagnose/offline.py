@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.incident_failure import failure_of
-from tracecore.diagnose import dumps, metrics, others, second_look
+from tracecore.diagnose import drift, dumps, metrics, others, second_look
 from tracecore.diagnose import facts as reading
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
@@ -149,6 +149,7 @@ def judge(
     facts, apart = others.set_apart(facts, _pod_nodes(bundle))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)), key=_order)
+    facts = sorted((*facts, *apart_in_steps), key=_order) if (apart_in_steps := drift.drifted(facts)) else facts
     patterns = catalogue() if patterns is None else patterns
     concluded = _concluded(bundle, facts, end, patterns)
     if _is_open(concluded) and (ends := second_look.good_ends(bundle, facts)):

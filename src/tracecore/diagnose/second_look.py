@@ -4,7 +4,7 @@ Only an offline diagnosis knows that nothing follows the end of a log. So here w
 
 - the last error of a log was not overcome, and its last line may say that the run ended well;
 - gradients that were not finite stayed so;
-- one rank whose watchdog gave up may be all that is left of a hang;
+- one rank whose watchdog gave up, or whose dump shows that it waits, may be all that is left of a hang;
 - one sample of a hot GPU may be all that was copied;
 - no step followed an Xid that programs cause;
 - the training process that crashed according to the kernel is the one that wrote the log.
@@ -19,6 +19,7 @@ import re2
 
 from tracecore.actions.last_words import complaint
 from tracecore.actions.rules import standard
+from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.gpu import ThrottleSample, Xid
 from tracecore.facts.host import HostEvent
 from tracecore.facts.nccl import WatchdogReport
@@ -82,7 +83,12 @@ def may_find_more(facts: Sequence[Fact], endings: Sequence[Fact]) -> bool:
         endings: the last words of logs, and crashes.
     """
     hot = any(isinstance(fact, ThrottleSample) and fact.thermal for fact in facts)
-    return bool(endings) or hot or any(isinstance(fact, _AFFECTED) for fact in facts)
+    return bool(endings) or hot or any(isinstance(fact, _AFFECTED) or _is_left_waiting(fact) for fact in facts)
+
+
+def _is_left_waiting(fact: Fact) -> bool:
+    """Whether the dump of a rank shows that it waits in a collective."""
+    return isinstance(fact, CollectiveEntry) and fact.final and not fact.done
 
 
 def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:

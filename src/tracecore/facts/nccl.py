@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import seconds, sentence
@@ -100,6 +100,10 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         return sentence(self, " ".join(parts))
 
 
+#: Value of `NcclError.error`: no library says it, but the ranks' steps came apart, so their calls did not match.
+DRIFTED: Final = "drifted_steps"
+
+
 class NcclError(Fact, frozen=True, kw_only=True):
     """An error or warning of NCCL, gloo or MPI.
 
@@ -123,6 +127,8 @@ class NcclError(Fact, frozen=True, kw_only=True):
     host: str | None = None
 
     def describe(self) -> str:
+        if self.error == DRIFTED:
+            return self.detail or "ranks came apart in their steps"
         peer = f" with peer {self.peer}" if self.peer else ""
         return sentence(self, f"collective library error {self.error.replace('_', ' ')}{peer}", self.detail)
 

@@ -50,6 +50,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         lost_peer: it says that another process is gone or could not be reached.
         too_slow: the program gave up because it had become slow.
         caught: its stack begins in a function of the program, so the program caught and printed it.
+        threaded: it ended a thread. The process goes on until it needs what the thread did.
     """
 
     kind: ClassVar[str] = "exception"
@@ -71,6 +72,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     lost_peer: bool = False
     too_slow: bool = False
     caught: bool = False
+    threaded: bool = False
 
     @property
     def handled(self) -> tuple[object, ...] | None:
@@ -93,6 +95,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
         inner: the innermost function.
         file, line, function: innermost frame in user code.
         waits: it was in a collective.
+        loads: it asked a loader for the next batch.
     """
 
     kind: ClassVar[str] = "stack"
@@ -104,6 +107,7 @@ class StackPrinted(Fact, frozen=True, kw_only=True):
     line: int | None = None
     function: str | None = None
     waits: bool = False
+    loads: bool = False
 
     @property
     def frame(self) -> str:

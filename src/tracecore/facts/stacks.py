@@ -32,6 +32,11 @@ _COLLECTIVES = re2.compile(
     r"(?:^|/)(?:torch/distributed/(?:distributed_c10d|_functional_collectives|c10d_logger)|deepspeed/comm/\w+"
     r"|horovod/\w+/(?:mpi_ops|functions)|jax/experimental/multihost_utils|oneccl_bindings_for_pytorch/\w+)\.py$"
 )
+#: Modules whose functions return the next batch.
+_LOADERS = re2.compile(
+    r"(?:^|/)(?:torch/utils/data/dataloader|tensorflow/python/data/ops/iterator_ops|nvidia/dali/plugin/\w+"
+    r"|grain/_src/python/data_loader|ray/data/iterator)\.py$"
+)
 
 
 class Standing(NamedTuple):
@@ -41,11 +46,13 @@ class Standing(NamedTuple):
         frame: innermost frame in user code; None if there is none.
         inner: the innermost function, which may be of a library.
         waits: it is in a collective.
+        loads: it asks a loader for the next batch.
     """
 
     frame: Frame | None
     inner: str
     waits: bool = False
+    loads: bool = False
 
 
 def parse(text: str) -> Standing | None:
@@ -63,7 +70,8 @@ def parse(text: str) -> Standing | None:
         return None
     own = next((frame for frame in frames if _own(frame.file)), None)
     waits = _COLLECTIVES.search(frames[0].file) is not None
-    return Standing(own, frames[0].function or "", waits)
+    loads = any(_LOADERS.search(frame.file) for frame in frames)
+    return Standing(own, frames[0].function or "", waits, loads)
 
 
 def _frame(match: re2._Match) -> Frame:

@@ -53,6 +53,8 @@ _INSTALLED = re2.compile(
     r"|^<frozen |^<__array_function__|^<eval_with_key>"
     r"|^/opt/(?:.*/)?(?:" + "|".join(LIBRARIES) + ")/"
 )
+#: File and function of the outermost frame of a thread that an exception ended.
+_STARTS_A_THREAD = ("threading.py", "_bootstrap_inner")
 
 
 class Frame(NamedTuple):
@@ -74,6 +76,7 @@ class ParsedTraceback(NamedTuple):
         root_message: its message.
         origin: the rank that raised it, if another rank repeats it (torch.distributed.checkpoint).
         caught: the stack begins in a function of user code, not at the start of a program, thread or library.
+        threaded: the stack begins where Python starts a thread, which ended with this exception.
     """
 
     type: str
@@ -83,6 +86,7 @@ class ParsedTraceback(NamedTuple):
     root_message: str | None
     origin: int | None = None
     caught: bool = False
+    threaded: bool = False
 
 
 class _Block:
@@ -134,7 +138,12 @@ def parse(text: str) -> ParsedTraceback | None:
         root_message=_message(root) if root is not outer else None,
         origin=next((b.origin for b in (*inner, outer) if b.origin is not None), None),
         caught=not inner and len(text) < MAX_CHARS and _begins_in_a_function(outer),
+        threaded=bool(outer.frames) and (_file_name(outer.frames[0]), outer.frames[0].function) == _STARTS_A_THREAD,
     )
+
+
+def _file_name(frame: Frame) -> str:
+    return frame.file.replace("\\", "/").rpartition("/")[2]
 
 
 def _begins_in_a_function(block: _Block) -> bool:

@@ -305,12 +305,13 @@ def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:
 def _hung_together(
     root: Footprint, primary: Footprint, touches: Sequence[Footprint], edges: Sequence[Edge], incidents: list[Incident]
 ) -> bool:
-    """Add a hang to the incident of another where a third one waits for the ranks of both."""
+    """Add a hang to the incident of another where a third one waits for the ranks of both, or none is part of both."""
     if root.name != "nccl_hang" or primary.name != root.name or not root.ranks or root.ranks & primary.ranks:
         return False
     held_up = {edge.effect for edge in edges if edge.cause == primary.id}
     both = root.ranks | primary.ranks
-    if not any(t.id in held_up and both <= set(t.fields.get("culprit_ranks") or ()) for t in touches):
+    waits_for_both = any(t.id in held_up and both <= set(t.fields.get("culprit_ranks") or ()) for t in touches)
+    if not waits_for_both and not _hangs_apart(root, primary):
         return False
     incident = next(incident for incident in incidents if incident.root is primary.emission)
     who = collective.named(sorted(root.ranks))
@@ -321,6 +322,14 @@ def _hung_together(
     incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
     incident.alternatives.append(Alternative(root.id, root.name, "it is part of the same incident"))
     return True
+
+
+def _hangs_apart(one: Footprint, other: Footprint) -> bool:
+    """Return whether two hangs are of different ranks, all of which were seen, so that neither explains the other."""
+    if any(t.fields.get("not_measured_ranks") or "origin" in t.fields for t in (one, other)):
+        return False
+    mine, its = ({*t.fields.get("hanging_ranks", ()), *t.ranks} for t in (one, other))
+    return len(mine) > len(one.ranks) and len(its) > len(other.ranks) and mine.isdisjoint(its)
 
 
 def _both(suspects: Suspects, other: Footprint) -> Suspects:

@@ -295,13 +295,25 @@ def _missed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
 
 
 def _apart(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
-    """Most ranks stood at one line when their stacks were printed, as those do that wait; the others elsewhere."""
+    """Most ranks stood at one line when their stacks were printed, as those do that wait; the others elsewhere.
+
+    A rank that asked its loader for the next batch, while the others were past that, is named of two ranks as well.
+    """
     places: dict[str, list[int]] = {}
     for rank, stack in sorted(attempt.stacks.items()):
         if rank >= 0:
             places.setdefault(stack.frame, []).append(rank)
     if attempt.exceptions or not places:
         return None
+    loading = [rank for rank, stack in sorted(attempt.stacks.items()) if rank >= 0 and stack.loads]
+    past = sorted(attempt.stacks.keys() - {*loading, -1})
+    if 0 < len(loading) <= len(past):
+        asked, went = attempt.stacks[loading[0]], attempt.stacks[past[0]]
+        headline = (
+            f"No progress: when stacks were printed, {named(loading)} waited for the next batch at {asked.frame}, and "
+            f"{named(past)} stood at {went.frame}"
+        )
+        return headline, Suspects(ranks=tuple(loading)), [attempt.stacks[rank] for rank in (*loading, *past)]
     (there, most), *others = sorted(places.items(), key=lambda place: (-len(place[1]), place[1]))
     few = sorted(rank for _, ranks in others for rank in ranks)
     if not 0 < len(few) < len(most):

@@ -317,7 +317,7 @@ RULES: Final[tuple[Rule, ...]] = (
         causes=("collective_mismatch",),
         effects=("training_divergence",),
         bonds=("job",),
-        reason="ranks that reduce different element types mix up each other's numbers",
+        reason="ranks whose calls differ in type or step mix up each other's numbers",
         test=when.mixes_numbers,
         before=False,
     ),

@@ -144,12 +144,14 @@ def splits_differ(mismatch: Footprint) -> bool:
 
 
 def mixes_numbers(mismatch: Footprint, divergence: Footprint) -> bool:
-    """Whether ranks reduce different element types, as they do since before the loss was lost.
+    """Whether ranks reduce different types or values of different steps, as they do since before the loss was lost.
 
     Such a call ends and gives wrong numbers. It is reported only when a later one does not end, so the report may come
-    after the divergence. A branch that a rank takes because of a bad loss leads to another operation, not another type.
+    after the divergence, and long after it where only steps tell. A branch that a rank takes because of a bad loss
+    leads to another operation, not another type.
     """
-    return mismatch.fields.get("differs") == "type" and mismatch.first - divergence.first <= EPISODE
+    differs = mismatch.fields.get("differs")
+    return differs == "steps" or (differs == "type" and mismatch.first - divergence.first <= EPISODE)
 
 
 def only_suspected(mismatch: Footprint) -> bool:

@@ -86,13 +86,16 @@ REPORT = WatchdogReport(time=START, source=Source("w"), rank=3, report="timeout"
         (splits(ALL, odd=(REPORT,)), ": those of rank 3 do not fit"),
         (splits(ALL, odd=(entry(1, sent=4),)), ": those of rank 1 do not fit"),
         (splits(ALL, odd=(entry(1, expected=4),)), ": those of rank 1 do not fit"),
-        (splits(ALL, odd=(entry(1, sent=4, expected=6),)), ": rank 1 expects 6"),
-        (splits(Transfer(9, 7), odd=(entry(1, sent=4, expected=6),)), ": rank 1 sends 4"),
+        (splits(ALL, odd=(entry(1, sent=4, expected=6),)), ": rank 1 sends 4 and expects 6"),
+        (splits(Transfer(9, 7), odd=(entry(1, sent=4, expected=6),)), ": rank 1 sends 4 and expects 6"),
         (
             splits(ALL, odd=(entry(1, sent=4, expected=6, state="started"),), rest=(entry(0), OPEN)),
-            ": rank 1 expects 6, and has not completed it",
+            ": rank 1 sends 4 and expects 6, and has not completed it",
         ),
-        (splits(ALL, odd=(entry(1, sent=4, expected=6, state="started"),), rest=(OPEN,)), ": rank 1 expects 6"),
+        (
+            splits(ALL, odd=(entry(1, sent=4, expected=6, state="started"),), rest=(OPEN,)),
+            ": rank 1 sends 4 and expects 6",
+        ),
     ],
 )
 def test_the_headline_of_splits_that_do_not_add_up(said: str, words: str) -> None:

@@ -245,11 +245,19 @@ def test_one_tensor_for_all_peers_the_whole_must_fit(tmp_path: Path) -> None:
     (mismatch,) = mismatches(emissions)
     assert mismatch.odd_ranks == [3]
     assert mismatch.headline() == (
-        "Ranks send 460 elements and expect 960 in all_to_all seq 1 of default_pg: rank 3 expects 600, and has not "
-        "completed it"
+        "Ranks send 460 elements and expect 960 in all_to_all seq 1 of default_pg: rank 3 sends 130 and expects "
+        "600, and has not completed it"
     )
     (tmp_path / "fits").mkdir()
     assert mismatches(judged(written(tmp_path / "fits", Job(4, lambda rank: single(rank, {}), halted={3: 0})))) == []
+
+
+def test_the_rank_whose_amount_is_another_than_that_of_most_is_named(tmp_path: Path) -> None:
+    def program(rank: int) -> Iterator[Op]:
+        yield Op("all_to_all", sends=(380 if rank == 2 else 400,), expects=(400,), line=40)
+
+    (mismatch,) = mismatches(judged(written(tmp_path, Job(4, program, frozen=[("0", 1)]))))
+    assert mismatch.odd_ranks == [2]
 
 
 def test_a_headline_shows_what_differs(tmp_path: Path) -> None:

@@ -131,6 +131,19 @@ def another_order(rank: int) -> Iterator[Op]:
         yield Op("all_reduce", second, line=91)
 
 
+def skips_an_exchange(rank: int) -> Iterator[Op]:
+    """Rank 1 has no tokens and leaves out an exchange of its experts; four groups then wait in a circle."""
+    experts, data = str(1 + rank // 4), str(3 + rank % 4)
+    for step in range(5):
+        if rank != 1 or step != 4:
+            yield Op("all_to_all", experts, line=40)
+        yield Op("all_reduce", data, line=41)
+        yield REDUCE
+
+
+EXPERTS = (("1", "ep", (0, 1, 2, 3)), ("2", "ep", (4, 5, 6, 7)), *((str(3 + i), "dp", (i, i + 4)) for i in range(4)))
+
+
 def sends_to_each_other(rank: int) -> Iterator[Op]:
     yield REDUCE
     if rank in (1, 2):
@@ -153,6 +166,7 @@ HANGS = {
     "a stage does not send": (Job(4, lambda rank: stages(rank, skips=2)), [2]),
     "both send first": (Job(4, sends_to_each_other), [1, 2]),
     "another order": (Job(4, another_order, (("1", "experts", (0, 1, 2, 3)), ("2", "gradients", (0, 1, 2, 3)))), [1]),
+    "an exchange is left out": (Job(8, skips_an_exchange, EXPERTS), [1]),
     "three dimensions": (Job(8, three_dimensions, (*TENSOR, *DATA, *PIPE)), [6]),
     "exchange in a ring": (Job(4, ring), [1]),
     "rings of different reach": (Job(6, uneven_rings, (("1", "evens", (0, 2, 4)),), ring=16), [3]),
@@ -433,5 +447,5 @@ def test_groups_that_share_a_name_are_told_apart(tmp_path: Path) -> None:
 def test_the_players_are_as_meant() -> None:
     for name, (job, culprits) in HANGS.items():
         waiting = {rank for rank, items in job.entered.items() if any(item.done is None for item in items)}
-        circle = name in ("a stage does not send", "both send first", "another order")
+        circle = name in ("a stage does not send", "both send first", "another order", "an exchange is left out")
         assert set(culprits) <= waiting if circle else not set(culprits) & waiting, name

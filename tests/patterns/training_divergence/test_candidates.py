@@ -93,9 +93,22 @@ def test_few_gradients_that_are_not_finite(reports: list[Report], told: bool) ->
     assert [verdict.what for verdict in judged(*reports, gradients=4)] == (["grad_norm"] if told else [])
 
 
-def test_many_gradients_that_are_not_finite_count_in_any_step() -> None:
-    (said,) = judged(*gradients(CONFIG.persist, 1), good(50, None, grad_norm=1.0))
-    assert (said.kind, said.confidence) == ("non_finite", "partial")
+@pytest.mark.parametrize(
+    ("step", "recovered", "told"),
+    [
+        (0, False, True),
+        (0, True, False),
+        (FIRST_STEPS - 1, True, False),
+        (FIRST_STEPS, True, True),
+        (None, True, True),
+    ],
+)
+def test_many_gradients_that_are_not_finite_count_unless_a_scaler_found_its_scale(
+    step: int | None, recovered: bool, told: bool
+) -> None:
+    last = [good(50, None, grad_norm=1.0)] if recovered else []
+    said = judged(*gradients(CONFIG.persist, step), *last)
+    assert [(verdict.kind, verdict.confidence) for verdict in said] == ([("non_finite", "partial")] if told else [])
 
 
 def test_the_surest_finding_of_an_attempt_is_told() -> None:

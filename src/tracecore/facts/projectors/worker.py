@@ -154,7 +154,7 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
         message = whole  # has the further lines, which often contain the reason
     fields: dict[str, Any] = {}
     if parsed is not None:
-        fields |= {"caught": parsed.caught, "origin": parsed.origin}
+        fields |= {"caught": parsed.caught, "threaded": parsed.threaded, "origin": parsed.origin}
         if parsed.frame is not None:
             fields |= {"file": parsed.frame.file, "line": parsed.frame.line, "function": parsed.frame.function}
         if parsed.root_type is not None:
@@ -185,7 +185,8 @@ def stack_printed(record: Stamped) -> StackPrinted | None:
     own: dict[str, Any] = {}
     if frame is not None:
         own = {"file": text(frame.file), "line": frame.line, "function": text(frame.function)}
-    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", waits=standing.waits, **own)
+    own |= {"waits": standing.waits, "loads": standing.loads}
+    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", **own)
 
 
 def _reported(record: Stamped) -> dict[str, Any]:

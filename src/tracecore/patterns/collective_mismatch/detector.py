@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupCrossed, called, called_of, named, odd_ones, sides_of
-from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.nccl import DRIFTED, NcclError, WatchdogReport
 from tracecore.facts.wording import quote
 from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
 from tracecore.patterns.collective_mismatch.reports import described, tells, what
@@ -32,6 +32,7 @@ _WHOLE_JOB = "*"
 #: Values of `nccl.error`: a library saw calls that do not match, or it waits and only suspects them.
 _CERTAIN = "mismatched_collective"
 _SUSPECTED = "suspected_mismatch"
+_SURENESS = (_CERTAIN, DRIFTED, _SUSPECTED)
 #: Key of the window for group names that mean different groups on different ranks.
 _CROSSED = "*crossed"
 
@@ -103,7 +104,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         mine = self.odd[0]
         if len(self.odd) > 1 or isinstance(mine, WatchdogReport) or mine.sent is None or mine.expected is None:
             return f"{head}: those of {named(self.odd_ranks)} do not fit"
-        does = f"expects {mine.expected:,}" if first.expected > first.sent else f"sends {mine.sent:,}"
+        does = f"sends {mine.sent:,} and expects {mine.expected:,}"
         ended = any(isinstance(entry, CollectiveEntry) and entry.done for entry in self.sides[0])
         left = ", and has not completed it" if ended and not mine.done else ""
         return f"{head}: rank {mine.rank} {does}{left}"
@@ -184,7 +185,14 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
         """Return whether the library only suspects a mismatch because ranks wait."""
         return self.first.error == _SUSPECTED
 
+    @property
+    def drifted(self) -> bool:
+        """Return whether only the ranks' steps show it: calls of one step met those of another, and nobody noticed."""
+        return self.first.error == DRIFTED
+
     def headline(self) -> str:
+        if self.drifted:
+            return f"Collectives of different steps met: {self.first.detail}"
         if self.suspected:
             where = f" around {named(self.ranks)}" if self.ranks else ""
             return f"Ranks hang, and NCCL suspects that they called different collectives{where}"
@@ -194,6 +202,13 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         begin = f", beginning with what {named(self.ranks)} did" if self.ranks else ""
+        if self.drifted:
+            return (
+                f"This is a bug in the program: a restart without a fix will fail again, and what the run computed is "
+                f"wrong since the ranks came apart. Count the collectives of one step on each rank{begin}: look for a "
+                f"call of the model on one rank only (sampling, evaluation, saving), for tensors of another size, and "
+                f"for a loop of another length. `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks each call before it runs."
+            )
         if self.suspected:
             return (
                 f"Compare what the ranks called{begin}: a branch that only some ranks take, or a tensor whose size "
@@ -220,7 +235,7 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         fields = {"told": self.count, "odd_ranks": list(self.ranks), "gen_ai.training.job_id": self.first.job}
-        return filled({"differs": "suspected" if self.suspected else None, **fields})
+        return filled({"differs": "suspected" if self.suspected else "steps" if self.drifted else None, **fields})
 
     def promoted(self) -> dict[str, Any]:
         return {}
@@ -326,7 +341,7 @@ class CollectiveMismatch(Pattern[Config]):
         if isinstance(fact, WatchdogReport):
             return ((job, ""),) if tells(fact) else ()
         if isinstance(fact, NcclError):
-            return ((job, _WHOLE_JOB),) if fact.error in (_CERTAIN, _SUSPECTED) else ()
+            return ((job, _WHOLE_JOB),) if fact.error in _SURENESS else ()
         if isinstance(fact, GroupCrossed):
             return ((job, _CROSSED),)
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
@@ -388,7 +403,8 @@ def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
 def _from_libraries(window: Window) -> Verdict:
     """Return the verdict on a mismatch that NCCL or the checks of PyTorch report."""
     every = window.of(NcclError)
-    errors = [fact for fact in every if fact.error == _CERTAIN] or every
+    surest = min((fact.error for fact in every), key=_SURENESS.index)
+    errors = [fact for fact in every if fact.error == surest]
     compared = {frozenset(_numbers(fact.peer)) for fact in errors[:_SHOWN] if fact.peer}
     ranks: frozenset[int] = frozenset().union(*compared)
     if len(compared) > 1 and len(alone := frozenset.intersection(*compared)) == 1:

@@ -457,8 +457,10 @@ def _printed_op(verdict: NcclHangVerdict, rest: IncidentContext) -> str | None:
 def _last_lines_of(rank: int, rest: IncidentContext) -> LastLines | None:
     """Return the last lines of a rank, or None if they are a stack that a tool printed into its log."""
     lines, stack = rest.last_lines(rank), rest.stacks.get(rank)
-    spied = lines is not None and stack is not None and stack.source.path == lines.path and not lines.doing
-    return None if spied and lines is not None and lines.lines[-1][1].startswith((" ", "\t")) else lines
+    if lines is None or stack is None or stack.source.path != lines.path:
+        return lines
+    frames = [text.startswith((" ", "\t")) for _, text in lines.lines]
+    return None if all(frames) or (frames[-1] and not lines.doing) else lines
 
 
 def _look_at_stack(stack: StackPrinted) -> str:

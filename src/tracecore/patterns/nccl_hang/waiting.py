@@ -250,13 +250,10 @@ def culprits_of(
                     found[root] = _culprit(root, known, mine)
     if not found:
         return (), origin
-    return tuple(
-        [
-            found[rank]
-            for rank in sorted(found)
-            if rank not in cohort or pairwise or found[rank].why in ("still_inside", "never_started")
-        ]
-    ), origin
+    # A rank that waits here may hold up the others elsewhere, where it left out a call.
+    own = ("still_inside", "never_started", *(("called_different",) if origin is not None else ()))
+    culprits = [found[rank] for rank in sorted(found) if rank not in cohort or pairwise or found[rank].why in own]
+    return tuple(culprits), origin
 
 
 def _different(entry: CollectiveEntry) -> Culprit:

@@ -37,6 +37,7 @@ class Config(Settings, frozen=True, kw_only=True):
         persist: required number of consecutive reports of an explosion.
         gradients: required number of consecutive reports of a gradient that is not finite. If it is less than
             `persist`, no finite gradient may follow, and the first steps, in which a loss scaler works, do not count.
+            A longer search of a loss scaler in the first steps does not count either if a finite gradient follows.
     """
 
     window: Duration = HOUR
@@ -236,8 +237,11 @@ class TrainingDivergence(Pattern[Config]):
             for streak in course.streaks:
                 if streak.found is not None:
                     run, finite = streak.found
-                    short = run[0].what in GRADIENTS and len(run) < self.config.persist
-                    if short and (streak.recovered or (finite is None and (run[0].step or FIRST_STEPS) < FIRST_STEPS)):
+                    step = run[0].step
+                    first = finite is None and step is not None and step < FIRST_STEPS
+                    short = len(run) < self.config.persist
+                    # A loss scaler that begins too high needs more steps for its search; then gradients are finite.
+                    if run[0].what in GRADIENTS and (short + streak.recovered + first) > 1:
                         continue
                     yield verdict("non_finite", run[0].what, run, finite)
             for surge in course.surges:

@@ -198,7 +198,27 @@ class Scene(Aftermath):
             return False
         if self._ended(fact):
             return False
-        return self.confirmed(fact) is not None or not (self.survived(fact) or self._got_over(fact))
+        if self.confirmed(fact) is not None or self._is_waited_for(fact):
+            return True
+        return not (self.survived(fact) or self._got_over(fact))
+
+    def _is_waited_for(self, fact: ExceptionRaised) -> bool:
+        """Return whether it ended a thread of a rank that did not time out in a collective, as others did.
+
+        A process goes on without a thread until it needs what the thread delivered, and then waits for ever.
+        """
+        if not fact.threaded or fact.rank is None or fact.rank in self._timed_out or self.facts.done:
+            return False
+        steps = self.facts.steps.get(fact.rank, ())
+        if len(steps) - bisect_right(steps, fact.time, key=_time) >= LOOKED_AT:
+            return False  # it went on without that thread
+        first = self._waited.first(fact.time - self.memory, fact.time + self.memory)
+        return first is not None and bool(self._timed_out)
+
+    @cached_property
+    def _timed_out(self) -> frozenset[int]:
+        """Return the ranks that timed out in a collective."""
+        return frozenset(f.rank for f in self.facts.peers if _is_timeout(f) and f.rank is not None)
 
     def _got_over(self, fact: ExceptionRaised) -> bool:
         """Return whether the program catches this exception and went on after an earlier one like it."""

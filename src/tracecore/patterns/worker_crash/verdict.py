@@ -259,7 +259,10 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         late = f" GPU errors are reported late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
         if self._on_gpu() and self.exception is not None and "hardware" in self.exception[1].lower():
             late += " The message says that hardware may be the cause: look for Xids in `dmesg -T` as well."
-        return f"Read the traceback in {logs} ({place}){where}: what was raised there ended the run.{late}{follows}"
+        then = "what was raised there ended the run"
+        if fact.threaded:
+            then = "what was raised there ended a thread, and its rank went on until it needed that thread"
+        return f"Read the traceback in {logs} ({place}){where}: {then}.{late}{follows}"
 
     def _on_gpu(self) -> bool:
         """Return whether the exception reports an error of a GPU kernel that was started some time before."""

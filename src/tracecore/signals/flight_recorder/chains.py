@@ -75,6 +75,8 @@ def follow_chains(groups: list[GroupState]) -> None:
     lags = _lags(groups)
     present = {rank for group in groups for rank in group.present}
     found: dict[int, _ChainEnd] = {}
+    #: Circles that many chains lead to are judged once.
+    circles: dict[frozenset[int], tuple[tuple[int, ...], Why]] = {}
     for group in groups:
         for member in group.present.values():
             wait = first.get(member.rank)
@@ -85,7 +87,7 @@ def follow_chains(groups: list[GroupState]) -> None:
             # Thousands of ranks may wait for the same peers. They share one tuple of peers, and so one search.
             key = id(wait.peers) if wait.peers else id(wait.together)
             if key not in found:
-                found[key] = _end_of_chain(wait, first, lags, present)
+                found[key] = _end_of_chain(wait, first, lags, present, circles)
             end = found[key]
             member.roots, member.why, member.origin, member.unseen = end.ranks, end.why, end.operation, end.unseen
             here = wait.group == group.label and member.rank in member.roots
@@ -235,7 +237,11 @@ def _sends(entry: DumpEntry) -> bool:
 
 
 def _end_of_chain(
-    begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]
+    begin: _Wait,
+    first: dict[int, _Wait],
+    lags: dict[int, tuple[int, bool]],
+    present: set[int],
+    circles: dict[frozenset[int], tuple[tuple[int, ...], Why]],
 ) -> _ChainEnd:
     """Follow the waits from this one to the ranks that wait for nobody.
 
@@ -284,26 +290,77 @@ def _end_of_chain(
         # If a dump is missing, the rank without one may be at fault.
         last = min(ends, key=lambda rank: (not ends[rank].unseen, rank))
         return _ChainEnd((), "absent", ends[last].operation, ends[last].unseen)
-    circle, why = _circle(seen, first)
+    members = _members_of_circle(seen, first)
+    if members not in circles:
+        circles[members] = _circle(members, first)
+    circle, why = circles[members]
     return _ChainEnd(circle, why, begin.operation)
 
 
-def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:
-    """Return the ranks at fault among ranks that wait for one another in a circle, and what is wrong with them.
-
-    Ranks that nobody waits for are not part of the circle. A rank that entered a collective while others wait to
-    exchange with it left out the exchange. If all are in collectives, those outside the one that most are in took
-    another order. If all are in exchanges, those whose GPU has not begun hold up the others. Else all are at fault.
-    """
+def _members_of_circle(ranks: set[int], first: dict[int, _Wait]) -> frozenset[int]:
+    """Return the ranks without those that nobody waits for, which are not part of the circle."""
     while True:
         shared = {id(peers): peers for peers in (first[rank].peers for rank in ranks)}
         inside = ranks & {peer for peers in shared.values() for peer in peers}
         if inside == ranks:
-            break
+            return frozenset(ranks)
         ranks = inside
+
+
+def _in_every_circle(ranks: frozenset[int], first: dict[int, _Wait]) -> int | None:
+    """Return the only rank without which none of these ranks would wait in a circle; None if there is no such rank."""
+    inside: dict[int, list[int]] = {}
+    waiting: dict[int, list[int]] = {}
+    for rank in ranks:
+        key = id(first[rank].peers)
+        waiting.setdefault(key, []).append(rank)
+        if key not in inside:
+            inside[key] = [peer for peer in first[rank].peers if peer in ranks]
+    awaited_in: dict[int, list[int]] = {}
+    for key, peers in inside.items():
+        for peer in peers:
+            awaited_in.setdefault(peer, []).append(key)
+    # A rank of every circle is in this one.
+    walk: list[int] = []
+    current = min(ranks)
+    while current not in walk:
+        walk.append(current)
+        if len(walk) > _MAX_CHAIN:
+            return None
+        current = inside[id(first[current].peers)][0]
+    found = [rank for rank in walk[walk.index(current) :] if _released(rank, inside, waiting, awaited_in) == len(ranks)]
+    return found[0] if len(found) == 1 else None
+
+
+def _released(
+    rank: int, inside: dict[int, list[int]], waiting: dict[int, list[int]], awaited_in: dict[int, list[int]]
+) -> int:
+    """Return the number of ranks that could go on, one after the other, if this rank did not wait."""
+    left = {key: len(peers) for key, peers in inside.items()}
+    gone, front = {rank}, [rank]
+    while front:
+        for key in awaited_in.get(front.pop(), ()):
+            left[key] -= 1
+            if not left[key]:
+                free = [other for other in waiting[key] if other not in gone]
+                gone.update(free)
+                front += free
+    return len(gone)
+
+
+def _circle(ranks: frozenset[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:
+    """Return the ranks at fault among ranks that wait for one another in a circle, and what is wrong with them.
+
+    A rank that entered a collective while others wait to exchange with it left out the exchange. If all are in
+    collectives and one rank is part of every circle, this rank took another order; else those outside the collective
+    that most are in did. If all are in exchanges, those whose GPU has not begun hold up the others. Else all are at
+    fault.
+    """
     pairwise = [rank for rank in ranks if first[rank].pairwise]
     odd = {peer for rank in pairwise for peer in first[rank].peers if not first[peer].pairwise}
-    if not pairwise and ranks:
+    if not pairwise and ranks and (sole := _in_every_circle(ranks, first)) is not None:
+        odd = {sole}
+    elif not pairwise and ranks:
         places: dict[tuple[str, int], set[int]] = {}
         for rank in ranks:
             places.setdefault((first[rank].group, first[rank].seq), set()).add(rank)

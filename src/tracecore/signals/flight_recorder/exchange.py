@@ -116,9 +116,14 @@ def _differing_pairs(
 def _odd_ranks(
     sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]], total: Transfer, waiting: list[int]
 ) -> tuple[int, ...]:
-    """Return the ranks still inside while others have completed; else the only rank that can cause the difference."""
+    """Return the ranks still inside while others have completed; else those with another amount than the equal ones of
+    most; else the only rank that can cause the difference.
+    """
     if waiting:
         return tuple(sorted(waiting))
+    _, usual = _equal_amounts(sent, expected)
+    if usual:
+        return tuple(sorted(sent.keys() - set(usual)))
     larger = expected if total.expected > total.sent else sent
     difference = abs(total.expected - total.sent)
     possible = [rank for rank, counts in larger.items() if sum(counts) >= difference]
@@ -129,14 +134,22 @@ def _unequal_splits(
     entries: dict[int, DumpEntry], sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]
 ) -> Misfit | None:
     """Compare the amounts of the ranks: if most send and expect the same amount, a rank with another one is odd."""
-    amounts: dict[tuple[int, int], list[int]] = {}
-    for rank in entries:
-        amounts.setdefault((sum(sent[rank]), sum(expected[rank])), []).append(rank)
-    usual, ranks = max(amounts.items(), key=lambda item: len(item[1]))
-    if usual[0] != usual[1] or len(ranks) < 2 or 2 * len(ranks) <= len(entries) or len(ranks) == len(entries):
+    amount, ranks = _equal_amounts(sent, expected)
+    if not ranks:
         return None
     size = len(entries)
     odd = tuple(sorted(set(entries) - set(ranks)))
     shown = odd[:_MAX_TRANSFERS]
-    transfers = tuple(Transfer(sum(sent[rank]) // size, usual[1] // size, rank, ranks[0]) for rank in shown)
+    transfers = tuple(Transfer(sum(sent[rank]) // size, amount // size, rank, ranks[0]) for rank in shown)
     return Misfit(entries, transfers, odd)
+
+
+def _equal_amounts(sent: dict[int, tuple[int, ...]], expected: dict[int, tuple[int, ...]]) -> tuple[int, list[int]]:
+    """Return the amount that most ranks, but not all, send and expect alike, and these ranks; none if there is none."""
+    amounts: dict[tuple[int, int], list[int]] = {}
+    for rank in sent:
+        amounts.setdefault((sum(sent[rank]), sum(expected[rank])), []).append(rank)
+    usual, ranks = max(amounts.items(), key=lambda item: len(item[1]))
+    if usual[0] != usual[1] or len(ranks) < 2 or 2 * len(ranks) <= len(sent) or len(ranks) == len(sent):
+        return 0, []
+    return usual[0], ranks
