@@ -279,8 +279,9 @@ def test_a_pause_while_saving_is_over_when_any_rank_makes_a_step_where_its_lines
     assert only(saving, step(11, rank=1)).stalls == []
     assert len(only(saving, step(9, rank=1)).stalls) == 1
     assert (
-        len(only(made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint", rank=0), step(11, rank=1)).stalls) == 1
+        len(only(made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint", rank=0), step(70, rank=1)).stalls) == 1
     )
+    assert only(made(StepStalled, 10, no_progress_s=60.0, phase="checkpoint", rank=0), step(71, rank=1)).stalls == []
 
 
 def test_a_timeout_is_a_stall_even_where_a_step_followed() -> None:

@@ -62,6 +62,8 @@ _SURVIVABLE = (
 #: A rank stands still when it reports nothing for so many times its longest pause before.
 PAUSES = 2
 SECOND = 1_000_000_000
+#: Steps of other ranks so long after a rank's part of a checkpoint show that nobody waits for it.
+LONG_AFTER = 60 * SECOND
 #: Of these, so many are kept.
 _TROUBLE = 1_000
 #: Of the reports of one rank's watchdog, so many are kept.
@@ -571,10 +573,15 @@ def _is_usual(attempt: JobAttempt, stall: Fact) -> bool:
 
 
 def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
-    """Whether the rank reported a step after it had stood still; any rank, if it only writes checkpoints."""
+    """Whether the rank reported a step after it had stood still; any rank, where a checkpoint's lines name none.
+
+    Of a rank that only writes checkpoints, steps of others long after it tell the same.
+    """
     if not isinstance(stall, StepStalled):
         return False
     last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
+    after = stall.end
     if last is None and stall.phase == "checkpoint":
         last = max(attempt.last_steps.values(), key=lambda step: step.time, default=None)
-    return last is not None and last.time > stall.end
+        after += 0 if stall.rank is None else LONG_AFTER
+    return last is not None and last.time > after

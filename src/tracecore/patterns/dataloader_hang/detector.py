@@ -38,8 +38,8 @@ ANY = "*"
 WARM_UP = frozenset({0, 1})
 #: Retries that follow each other are at most this far apart. Rarer ones are the noise of background readers.
 BETWEEN = 3 * MINUTE
-#: Retries are usual if one in so many of them were made in as long a time before the stall.
-USUAL = 3
+#: Retries are usual if one for so many of them was made in as long a time before the stall.
+USUAL = 2
 #: Events of a volume that could not be mounted.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
 NEXT: dict[str, str] = {

@@ -139,8 +139,8 @@ NEXT_OF = {
 
 #: Retries that follow each other are at most this far apart. Rarer ones are the noise of background readers.
 BETWEEN: Final = 3 * MINUTE
-#: Retries are usual if one in so many of them were made in as long a time before the last step.
-USUAL: Final = 3
+#: Retries are usual if one for so many of them was made in as long a time before the last step.
+USUAL: Final = 2
 
 
 class Config(Settings, frozen=True, kw_only=True):
