@@ -32,10 +32,10 @@ SKEW: Final = 2
 #: has no order.
 MAX_BACK: Final = 8
 MORE_BACK: Final = 2
-#: Moves that are handed on after an event, and after the last event of a block if its rank is not known: one or two
+#: Moves that are handed on after an event, and after one that names its rank among several. Without a rank, one or two
 #: moves could be another rank's.
-AFTER: Final = 2
-AFTER_LAST: Final = 6
+AFTER: Final = 4
+AFTER_NAMED: Final = 2
 #: Moves at the end of a stream that are handed on: shared by all lanes, and the least and most for one lane.
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
@@ -331,11 +331,8 @@ class Lanes:
         last = max(events, default=-1)
         for event, name in events.items():
             below = int(np.searchsorted(line[own[name]], event))
-            if event != last:
-                keep(name, below - 1, below + AFTER)
-            else:
-                alone = name is not None and len(self._owners) > 1
-                keep(name, below - lead, below + (AFTER if alone else AFTER_LAST))
+            after = AFTER_NAMED if name is not None and len(self._owners) > 1 else AFTER
+            keep(name, below - (lead if event == last else 1), below + after)
 
     def reports(self, thinned: Thinned, row: Callable[[int], LoneLine], keep: int) -> list[LoneLine]:
         """Return the reports that a block completes, and hold back the others.

@@ -162,6 +162,9 @@ def test_the_most_telling_harm_of_an_error(met: Fact, facts: list[Fact], harm: i
         (error(approximate=True), [step(100 + APART / SECOND, file="other.log")], False),
         (error(approximate=True), [step(100.001 + APART / SECOND, file="other.log")], True),
         (error(approximate=True), [step(100.5)], True),
+        # Two lines of one error without times: only steps that are more than these show that one is below both.
+        (error(approximate=True, count=2), [step(100, n, line=100 + n) for n in (1, 2)], False),
+        (error(approximate=True, count=2), [step(100, n, line=100 + n) for n in (1, 2, 3)], True),
         # A failed checkpoint needs another one that is written.
         (error(), [saved(100), step(101), step(102, 2)], False),
         (error(), [saved(100), saved(101, "end")], True),

@@ -299,19 +299,24 @@ class ReportedSteps:
         return Related(self._advances, _run)
 
     def _further_down(self, fact: Fact, newest: int) -> bool:
-        """Return whether a step is below the error in the same file, at the same time or later."""
-        if fact.count > 1:
+        """Return whether a step is below the error in the same file, at the same time or later.
+
+        Of several errors that were folded, only the first one's place is known. If they have one time, more steps than
+        errors show that a step is below the last.
+        """
+        if fact.count > 1 and fact.end > fact.time:
             return False
         stream = self._streams.get(fact.source.path, [])
         place = bisect_right(stream, fact.source.offset, key=_offset)
         below = stream[place : place + LOOKED_AT]
         # In a file without times, the inferred times do not show how far apart lines are.
-        return any(
+        later = sum(
             fact.end <= step.time
             and (step.time <= newest or (fact.approximate and step.attempt == fact.attempt))
             and _related(step, fact)
             for step in below
         )
+        return later > fact.count - (fact.count == 1)
 
 
 def _run(fact: Fact) -> tuple[str | None, str | None]:
