@@ -40,10 +40,11 @@ AFTER_NAMED: Final = 2
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
 MOST_TAIL: Final = 16
-#: A pause is at least this many times as long as the owner's usual gap, the median of its last gaps.
+#: A pause is at least this many times as long as the owner's usual gap: three quarters of its last gaps are shorter.
 PAUSES: Final = 3
-#: Gaps of each owner that are remembered.
-MAX_GAPS: Final = 15
+#: Gaps of each owner that are remembered, and how many tell what is usual.
+MAX_GAPS: Final = 16
+ENOUGH_GAPS: Final = 8
 #: Two lines that seem to be this many seconds apart may have different clocks: loggers leave out the year, or the zone.
 FAR: Final = 600
 
@@ -290,7 +291,7 @@ class Lanes:
         for name, owner, begin, head, last in parts:
             recent = (*owner.gaps, *passed[max(head, last - MAX_GAPS) : last].tolist())
             recent = tuple([gap for gap in recent if gap >= 0])[-MAX_GAPS:]
-            usual = sorted(recent)[len(recent) // 2] if recent else 0.0
+            usual = sorted(recent)[len(recent) * 3 // 4] if len(recent) >= ENOUGH_GAPS else 0.0
             limits[order[begin : begin + last - head]] = longest = max(limit, PAUSES * usual)
             ends[head + 1 : last + 1][passed[head:last] < longest] = -1
             np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])

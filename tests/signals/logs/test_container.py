@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tracecore.signals.bundle import identity
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.blocks import MAX_LINE
-from tracecore.signals.logs.dialects import DOCKER_PIECE, whole_bars
+from tracecore.signals.logs.dialects import DOCKER_PIECE, last_redraws, whole_bars
 from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import parse
@@ -173,3 +173,31 @@ def test_a_runtime_line_with_a_wrong_time_keeps_its_text(make: Make, stamp: str)
     (record,) = read(make(f"{stamp} stderr F message\n", "cri"))
     assert record["log"]["body"] == "message"
     assert record["log"]["attributes"]["tracecore.time.inferred"] is True
+
+
+def _drawn(step: int) -> str:
+    return rf"\r {step}%|# | {step}/100 [00:01\u003c00:02, 3.01it/s]"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("".join(map(_drawn, range(50))), _drawn(49)),
+        (
+            "".join(map(_drawn, range(50))) + r"2026-11-15 00:00:00 INFO on\n",
+            _drawn(49) + r"2026-11-15 00:00:00 INFO on\n",
+        ),
+        ("".join(map(_drawn, range(50))) + r"\r", _drawn(49) + r"\r"),
+        (_drawn(1) + "ValueError: x" + _drawn(2), None),
+        (_drawn(1), None),
+        (r"\r\r", None),
+        (r"no bar\r\n", None),
+    ],
+)
+def test_of_the_redraws_in_a_line_of_docker_the_last_is_left(text: str, left: str | None) -> None:
+    line = f'{{"log":"{text}","stream":"stderr","time":"{STAMP}"}}\n'.encode()
+    found = last_redraws(line * 2)
+    assert len(found) == 2 * len(line)
+    left = text if left is None else left
+    assert found == line.replace(text.encode(), left.encode().rjust(len(text))) * 2
+    assert last_redraws(line[:-1]) == found[: len(line) - 1]

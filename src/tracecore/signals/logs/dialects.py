@@ -318,6 +318,30 @@ def whole_bars(block: bytes) -> bytes:
     return bytes(changed)
 
 
+#: Drawings of a bar of tqdm, with the escapes of JSON.
+_DRAWN = re2.compile(rb"(?:(?:\\r)*\s*[^%|]{0,120}\d{1,3}%\|[^|]*\| [^|\]]*\]\s*)+(?:\\r)*")
+
+
+def last_redraws(block: bytes) -> bytes:
+    """Blank all but the last drawing of a bar in each line of Docker's log. The offsets of all bytes stay the same.
+
+    A bar has no newline, so one line has up to 16 KiB of its redraws. Lines with other text between them are unchanged.
+    """
+    at = block.find(rb"\r") if b"%|" in block else -1
+    changed = bytearray(block) if at >= 0 else block
+    while at >= 0:
+        start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+        end = len(block) if end < 0 else end
+        if block.startswith(b'{"log":"', start):
+            parts = block[start + 8 : end].partition(b'","stream"')[0].split(rb"\r")
+            drawn = parts[: max((number for number, part in enumerate(parts) if b"%|" in part), default=0)]
+            size = len(rb"\r".join(drawn))
+            if _DRAWN.fullmatch(block[start + 8 : start + 8 + size]) is not None:
+                changed[start + 8 : start + 8 + size] = b" " * size
+        at = block.find(rb"\r", end)
+    return bytes(changed)
+
+
 class _Docker(msgspec.Struct):
     log: str
     stream: str = "stdout"

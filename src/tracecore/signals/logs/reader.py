@@ -79,6 +79,8 @@ def read_lines(
         for block in blocks(file, counters, block_size):
             if stream.format == "cri":
                 block.data = dialects.whole_bars(block.data)
+            elif stream.format == "docker":
+                block.data = dialects.last_redraws(block.data)
             picked = selector.take(block) if reports(selector) else selector(block.data)
             yield from records.feed(block, picked)
     if reports(selector):
