@@ -110,11 +110,12 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
 
 
 def settle_pods_of_events(streams: Sequence[Stream]) -> None:
-    """Set the pod of logs that are called as a pod of which there are events, and no list of pods has."""
+    """Set the pod of ranks' logs that are called as a pod of which there are events, and no list of pods has."""
     logs: dict[str, list[Stream]] = {}
     for stream in streams:
         stem = stream.path.rpartition("/")[2].partition(".")[0]
-        if stream.layer == "stdout" and "-" in stem and "k8s.pod.name" not in stream.resource:
+        named = "gen_ai.training.rank" in stream.resource and "k8s.pod.name" not in stream.resource
+        if stream.layer == "stdout" and "-" in stem and named:
             logs.setdefault(stem, []).append(stream)
     spaces: dict[str, set[str]] = {}
     for stream in streams if logs else ():
