@@ -15,7 +15,7 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, FatalSignal
 from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.incidents import run as runs
-from tracecore.incidents.arbitration import OVER, Finding, arbitrate
+from tracecore.incidents.arbitration import EPISODE, OVER, Finding, arbitrate
 from tracecore.signals.record import LAYERS, Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -491,6 +491,24 @@ def stopped(reason: str) -> Emission:
 def test_a_slow_rank_is_why_somebody_ended_the_run_at_the_keyboard(end: Emission, root: str) -> None:
     slow = verdict("straggler", 10, seen(10, rank=9, path="times.log"), ranks=[9])
     assert roots(judge([slow, end], ended({0: 3, 1: 3})))[0] == root
+
+
+@pytest.mark.parametrize(
+    ("reason", "ranks", "at", "root"),
+    [
+        ("cancelled", (9,), 300, "thermal_throttle"),
+        ("cancelled", (9,), 20 + EPISODE // SECOND, "thermal_throttle"),
+        ("cancelled", (9,), 21 + EPISODE // SECOND, "planned_stop"),
+        ("cancelled", (), 300, "planned_stop"),
+        ("time_limit", (9,), 300, "planned_stop"),
+    ],
+)
+def test_heat_that_makes_a_rank_late_is_why_somebody_cancelled_the_job(
+    reason: str, ranks: tuple[int, ...], at: int, root: str
+) -> None:
+    late = [verdict("straggler", 20, seen(20, rank=9, node="dgx-4", path="times.log"), ranks=[9]) for _ in ranks]
+    end = verdict("planned_stop", at, seen(at, path="out.log"), reason=reason)
+    assert roots(judge([heat(20), *late, end], ended({0: 3, 1: 3})))[0] == root
 
 
 def test_the_last_words_of_a_log_do_not_outrank_a_machine_that_was_slow() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import GpuDriverError, Sxid, Xid
-from tracecore.facts.kubernetes import NodeReadiness, PodEvicted
+from tracecore.facts.kubernetes import GIVEN_UP, NodeReadiness, PodEvicted
 from tracecore.facts.network import PortState
 from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.storage import StorageError
@@ -116,6 +116,23 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(lost, evicted, taken_off, node, (msgspec.structs.replace(taint, node="n1"),))
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, node="n2"),))
     yield from pairs(lost, evicted, None, node, (msgspec.structs.replace(taint, by_taint=False),))
+
+    missed = "the launcher lost contact with the pod because the pod was evicted"
+    out = msgspec.structs.replace(taint, by_taint=False, node="n1")
+    told = NodeReadiness(time=T0 + 12 * SECOND, source=place("mpirun.log"), node="n1", ready=False, reason=GIVEN_UP)
+    for eviction, report in (
+        (out, told),
+        (out, msgspec.structs.replace(told, time=T0 + (10 - LATE) * SECOND)),
+        (out, msgspec.structs.replace(told, time=out.time + EPISODE)),
+        (out, msgspec.structs.replace(told, node=None, pod="ml/a")),
+        (msgspec.structs.replace(out, pod="ml/worker-2"), msgspec.structs.replace(told, node="worker-2.train.svc")),
+    ):
+        yield from pairs(evicted, lost, missed, (eviction,), (report,))
+        yield from pairs(lost, evicted, None, (report,), (eviction,))
+    yield from pairs(evicted, lost, None, (out,), (msgspec.structs.replace(told, node="n2"),))
+    yield from pairs(evicted, lost, None, (out,), (msgspec.structs.replace(told, reason="NodeNotReady"),))
+    yield from pairs(evicted, lost, None, (out,), (msgspec.structs.replace(told, time=out.time + EPISODE + 1),))
+    yield from pairs(evicted, lost, None, (msgspec.structs.replace(taint, node="n1"),), (told,))
 
     same_link = "it is the same link, as reported by NCCL"
     link = ("ib_link_flap",)

@@ -132,7 +132,7 @@ def join(found: Survey, part: reading.StreamFacts, *, ordinals: Ordinals = "neve
     bundle.note_shrunk()
     folded = fold((*numbered(_with_times(from_logs)), *measured, *recorded.facts))
     placed = _with_places(_without_task_ranks(folded, bundle.placement), bundle.placement)
-    return _with_cluster_names(_with_job(placed), bundle), counters
+    return _with_cluster_names(_with_job(_with_listed_jobs(placed)), bundle), counters
 
 
 def judge(
@@ -310,6 +310,19 @@ def _families(pods: Collection[str]) -> dict[str, set[str]]:
     """Return the namespace of pods by how their names begin, if all pods that name one are in the same."""
     spaces = {pod.partition("/")[0] for pod in pods}
     return {pod.rpartition("/")[2].partition("-")[0]: spaces for pod in pods} if len(spaces) == 1 else {}
+
+
+def _with_listed_jobs(facts: Sequence[Fact]) -> list[Fact]:
+    """Give facts of `slurm-70214_3.out` the job 70214 if Slurm lists that job and no task of an array of it."""
+    listed = {fact.job for fact in facts if fact.job and fact.layer == "scheduler"}
+    arrays = {job.partition("_")[0] for job in listed if "_" in job}
+    alone = listed - arrays
+    found: list[Fact] = []
+    for fact in facts:
+        job, _, task = (fact.job or "").partition("_")
+        of_task = fact.layer in _OWN and task.isdigit() and job in alone
+        found.append(msgspec.structs.replace(fact, job=job) if of_task else fact)
+    return found
 
 
 def _with_job(facts: Sequence[Fact]) -> list[Fact]:

@@ -409,23 +409,35 @@ def _blame_slowness(roots: Sequence[Footprint], edges: list[Edge]) -> str | None
     """Take what made a run slow for why it ended, where nothing else says why; the verdict that does.
 
     Programs watch their own speed, and end with a bare exit status, or an exception that only says that they are slow.
-    People end a run at the keyboard that a rank holds up.
+    People end a run at the keyboard that a rank holds up, and cancel a job with a rank that heat makes late.
     """
     ends = [t for t in roots if t.name not in CONDITIONS]
+    late = {edge.cause for edge in edges}
     for slow in _ordered([t for t in roots if t.name in ("thermal_throttle", "straggler")]):
-        if ends and all(_follows(slow, t) for t in ends):
+        if ends and all(_follows(slow, t, felt=slow.id in late) for t in ends):
             edges += [Edge(slow.id, t.id, "the run had become slow, and it ended without another reason") for t in ends]
             return slow.id
     return None
 
 
-def _follows(slow: Footprint, end: Footprint) -> bool:
+def _follows(slow: Footprint, end: Footprint, *, felt: bool) -> bool:
+    """Whether a run may have ended because of what made it slow.
+
+    Args:
+        felt: ranks were measured to be late because of it.
+    """
     if slow.timed and end.timed and not slow.first - rule_conditions.SLACK <= end.last <= slow.last + OVER:
         return False
-    if end.name == "planned_stop":
-        return end.fields.get("reason") == "interrupt"
     hot = slow.name == "thermal_throttle"
+    if end.name == "planned_stop":
+        return end.fields.get("reason") == "interrupt" or (hot and felt and _cancelled_during(slow, end))
     return end.name == "worker_crash" and rule_conditions.gave_up_on_speed(end, by_itself=not hot)
+
+
+def _cancelled_during(slow: Footprint, end: Footprint) -> bool:
+    """Whether somebody cancelled a job while it was slow, or soon after."""
+    near = slow.timed and end.timed and end.first <= slow.last + EPISODE
+    return near and end.fields.get("reason") == "cancelled"
 
 
 def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:

@@ -176,8 +176,16 @@ def _named_by_ranks(
         return () if whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run) else tuple(awaited)
     if root.name in whereabouts.OF_STORAGE:
         there = whereabouts.ranks_among(awaited, suspects.nodes, attempt, run)
-        if there and not whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run):
+        sole = root.name == "storage_failure" and len(awaited) == len(suspects.nodes) == 1
+        if (there or sole) and not whereabouts.are_elsewhere(awaited, suspects.nodes, attempt, run):
             return tuple(sorted(awaited))
+        waiting = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.fields.get("hanging_ranks") or ()}
+        if waiting and not awaited and attempt is not None and root.name == "storage_failure":
+            # The hang does not say which rank is missing: those that were heard of and do not wait.
+            quiet = attempt.ranks - waiting
+            there = whereabouts.ranks_among(quiet, suspects.nodes, attempt, run)
+            if there and set(there) == quiet:
+                return there
     return whereabouts.ranks_among(failed, suspects.nodes, attempt, run)
 
 

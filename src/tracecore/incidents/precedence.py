@@ -61,6 +61,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("pod_evicted",),
+        effects=("host_lost",),
+        bonds=("pod", "node", "host"),
+        reason="the launcher lost contact with the pod because the pod was evicted",
+        test=when.lost_the_pod,
+        before=False,
+    ),
+    Rule(
         causes=("ib_link_flap",),
         effects=("ib_link_flap",),
         bonds=("job",),
@@ -413,6 +421,7 @@ RULES: Final[tuple[Rule, ...]] = (
         effects=("worker_crash", "cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure", "pod_evicted"),
         bonds=("node", "gpu", "pod"),
         reason="its machine had failed",
+        test=lambda cause, effect: not (effect.name == "pod_evicted" and when.lost_the_pod(effect, cause)),
     ),
     Rule(
         causes=("host_lost",),

@@ -36,7 +36,19 @@ def asked(cause: Footprint, effect: Footprint) -> bool:
     if gone(effect):
         return _same_rank(cause, effect) and ((cause.timed and effect.timed) or taken_away(cause))
     kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
-    return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
+    if kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError"):
+        return True
+    return _ended_by_scheduler(cause) and _lost_connection(effect) and not is_late(effect, cause)
+
+
+def _ended_by_scheduler(stop: Footprint) -> bool:
+    return stop.fields.get("reason") in ("time_limit", "cancelled", "preempted")
+
+
+def _lost_connection(crash: Footprint) -> bool:
+    """Whether a process lost a connection at a time that is not known."""
+    raised = [fact for fact in crash.evidence if isinstance(fact, ExceptionRaised)]
+    return bool(raised) and all(fact.lost_peer and fact.approximate for fact in raised) and not crash.timed
 
 
 def gone(touch: Footprint) -> bool:
@@ -46,8 +58,17 @@ def gone(touch: Footprint) -> bool:
 
 def noticed_by_program(stop: Footprint, lost: Footprint) -> bool:
     """Whether only those who started processes on a machine miss it, after a scheduler had ended them."""
-    own = all(isinstance(fact, NodeReadiness) and fact.reason == GIVEN_UP for fact in lost.evidence)
-    return own and stop.fields.get("reason") in ("time_limit", "cancelled", "preempted")
+    return _is_only_missed(lost) and _ended_by_scheduler(stop)
+
+
+def _is_only_missed(lost: Footprint) -> bool:
+    return all(isinstance(fact, NodeReadiness) and fact.reason == GIVEN_UP for fact in lost.evidence)
+
+
+def lost_the_pod(eviction: Footprint, lost: Footprint) -> bool:
+    """Whether only a launcher misses a machine from which the kubelet had evicted a pod for lack of resources."""
+    near = not (eviction.timed and lost.timed) or abs(eviction.first - lost.first) <= EPISODE
+    return near and _is_only_missed(lost) and not _is_tainted(eviction)
 
 
 def taken_away(stop: Footprint) -> bool:
@@ -286,7 +307,11 @@ def _is_nccls(link: Footprint) -> bool:
 def by_taint(cause: Footprint, effect: Footprint) -> bool:
     """The node of the eviction, where it is known, is the lost one."""
     known = not effect.nodes or not cause.nodes.isdisjoint(effect.nodes)
-    return known and any(isinstance(fact, PodEvicted) and fact.by_taint for fact in effect.evidence)
+    return known and _is_tainted(effect)
+
+
+def _is_tainted(eviction: Footprint) -> bool:
+    return any(isinstance(fact, PodEvicted) and fact.by_taint for fact in eviction.evidence)
 
 
 def same_storage(cause: Footprint, effect: Footprint) -> bool:
@@ -342,7 +367,7 @@ def is_late(cause: Footprint, effect: Footprint) -> bool:
     if gone(cause) and taken_away(effect):
         return False
     orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}
-    return True in orders or not orders
+    return True in orders or not (orders or (_ended_by_scheduler(effect) and _lost_connection(cause)))
 
 
 def ended_hang(hang: Footprint, stop: Footprint) -> bool:

@@ -269,6 +269,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         _settle(attempt)
     started = {fact.pod: fact.end for fact in facts if isinstance(fact, ContainerStarted)}
     recovered = {fact.node: fact.end for fact in facts if isinstance(fact, AerRecovery) and fact.succeeded}
+    own_pods = {pod for attempt in attempts.values() for pod in attempt.pods}
     trouble = [
         fact
         for fact in facts
@@ -276,6 +277,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         and _stands(fact, progress, steps)
         and not _was_pulled(fact, started)
         and not _came_back(fact, recovered)
+        and not (progress and _is_of_others(fact, own_pods))
     ]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT) or _is_of_fabric(fact)]
     damaged = [fact for fact in facts if isinstance(fact, HostEvent) and fact.event == "memory_failure"]
@@ -378,6 +380,19 @@ def _was_pulled(fact: Fact, started: dict[str | None, int]) -> bool:
     """Whether a container started after its image could not be pulled at first."""
     pull = isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure"
     return pull and fact.pod is not None and started.get(fact.pod, -1) >= fact.time
+
+
+def _is_of_others(fact: Fact, own: Collection[str]) -> bool:
+    """Whether a pod that does not start has another name than those of the run, or is in another namespace.
+
+    Where a list leaves the namespace out, it is called `default`.
+    """
+    if not isinstance(fact, WorkloadEvent) or not fact.pod or not own:
+        return False
+    space, _, name = fact.pod.rpartition("/")
+    alike = [pod for pod in own if pod.rpartition("/")[2].partition("-")[0] == name.partition("-")[0]]
+    spaces = {pod.rpartition("/")[0] for pod in alike}
+    return not spaces & {space, "default"} and (space != "default" or not spaces)
 
 
 def _came_back(fact: Fact, recovered: dict[str | None, int]) -> bool:

@@ -84,7 +84,7 @@ def ranks_at(root: Footprint, suspects: Suspects, attempt: JobAttempt | None, ru
     if len(run.jobs()) <= 1 and not suspects.pods:
         names = set(map(short, suspects.nodes))
         listed = {rank for node in suspects.nodes for rank in run.placement.ranks_on(node, attempt.ranks)}
-        if root.name in _WHOLE or (suspects.gpus and listed):
+        if root.name in _WHOLE or lacks_interface(root) or (suspects.gpus and listed):
             ranks |= listed
         if hits_machine(root) or (suspects.gpus and ranks):
             # Other ranks of the machine are known by their files alone.
@@ -103,6 +103,11 @@ def hits_machine(root: Footprint) -> bool:
     return bool(root.evidence) and all(
         isinstance(fact, CudaError) and fact.error == "system_not_ready" for fact in root.evidence
     )
+
+
+def lacks_interface(root: Footprint) -> bool:
+    """Whether no process on a machine finds the network interface that it was told to use."""
+    return root.fields.get("discriminator") == "socket_ifname_mismatch"
 
 
 def _left_over(names: AbstractSet[str], run: JobRun) -> set[int]:

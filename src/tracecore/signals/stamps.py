@@ -108,6 +108,11 @@ _TIME_ONLY = (
 )
 _EPOCH = rb"^[\s\[(]*(1[4-9]\d{8})(?:[.,](\d{1,9}))?(?:[\s\]),:|]|$)"
 _EPOCH_FINE = rb"^[\s\[(]*(1\d{12}|1\d{15}|1\d{18})(?:[\s\]),:|]|$)"
+# Slurm writes no time before this line, and says in it when it ended the job.
+_CANCELLED = (
+    rb"^(?:slurmstepd[:-] ?(?:error: )?|srun: (?:error: )?)?\*\*\* (?:JOB|STEP) \S{1,80} (?:ON \S{1,80} )?CANCELLED AT "
+    rb"(\d{4})-(\d\d)-(\d\d)T" + _CLOCK + _ZONE
+)
 _JSON = (
     rb'"(?:@?time(?:stamp)?|ts|asctime|datetime|date)" ?: ?"?(?:(\d{4})-(\d\d)-(\d\d)[T ]'
     + _CLOCK
@@ -125,6 +130,7 @@ _month_day = re.compile(_MONTH_DAY)
 _time_only = re.compile(_TIME_ONLY)
 _epoch = re.compile(_EPOCH)
 _epoch_fine = re.compile(_EPOCH_FINE)
+_cancelled = re.compile(_CANCELLED)
 _json = re.compile(_JSON)
 # One question before eight: a line without any of these shapes has no stamp.
 _any = re.compile(rb"\d\d:\d\d:\d\d|^[\s\[(]*1\d{9}|\"(?:@?time(?:stamp)?|ts)\" ?: ?1\d{9}")
@@ -247,6 +253,9 @@ def _find(head: bytes) -> Stamp | None:
     if match := _epoch_fine.search(head):
         digits = match.group(1)
         return Stamp(int(digits) * 10 ** (19 - len(digits)), "", match.end(1))
+    if match := _cancelled.search(head):
+        year, month, day, hour, minute, second, fraction, zone = match.groups()
+        return _stamp(0, year, month, day, hour, minute, second, fraction, zone)
     return None
 
 

@@ -144,7 +144,10 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         # The rendezvous is at rank 0. If rank 0 has no facts, no rank could reach it. Else the others wait for a rank
         # without its interface.
         reached_for = any(rank not in unable for rank in unreached)
-        failed = {0} if (reached_for or lost) and 0 not in seen else set(unable) or unreached
+        # Where the machine without its interface is known and not its ranks, the others wait for that machine.
+        unnamed = any(problem_of(fact) == NO_INTERFACE and fact.rank is None and fact.node for fact in said)
+        if not unnamed:
+            failed = {0} if (reached_for or lost) and 0 not in seen else set(unable) or unreached
     missing = max(len(failed), expected - joined, 1)
     # A rank number implies all ranks below it.
     counted = max(len(missed), *missed) + 1 if missed else 0

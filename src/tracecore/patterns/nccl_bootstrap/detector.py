@@ -161,6 +161,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             told = self._told("detail")
             why = f": {reason(told)}" if told else ""
             return f"The launcher could not start processes{job}{f' on {host}' if host else ' on another machine'}{why}"
+        if self._without_interface:
+            return f"The processes{job} on {', '.join(self._without_interface)} did not join: {why}"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -186,9 +188,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             )
         if self.discriminator == "socket_ifname_mismatch":
             name, several = self._told("interface"), "s" if len(self.failed) > 1 else ""
+            where = f"in the container{several} of rank{several} {ranks or 'N'}"
+            if self._without_interface:
+                where = f"on {', '.join(self._without_interface)}"
             return (
                 f"Compare `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`{f' ({name})' if name else ''} with "
-                f"`ip -br addr` in the container{several} of rank{several} {ranks or 'N'}; interfaces are named "
+                f"`ip -br addr` {where}; interfaces are named "
                 f"differently between node types."
             )
         if self.discriminator == "duplicate_rank":
@@ -271,6 +276,12 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         counted = any(isinstance(fact, RendezvousFailure) and fact.joined is not None for fact in self.said)
         nodes = {fact.node for fact in self.said if problem_of(fact) in UNREACHED and fact.rank is None and fact.node}
         return tuple(sorted(nodes)) if counted and not self.failed and len(nodes) == self.missing < self.size else ()
+
+    @property
+    def _without_interface(self) -> tuple[str, ...]:
+        """Return the machines without the configured interface, if no rank is known to be the culprit."""
+        unable = () if self.failed else [fact for fact in self.said if problem_of(fact) == NO_INTERFACE]
+        return tuple(sorted({fact.node for fact in unable if fact.node}))
 
     @property
     def _host_not_found(self) -> bool:

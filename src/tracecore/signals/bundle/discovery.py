@@ -56,6 +56,8 @@ from tracecore.signals.bundle.settling import (
     settle_local_ranks,
     settle_machine_ranks,
     settle_pods,
+    settle_pods_of_events,
+    settle_slots,
     settle_sole_processes,
     settle_time,
 )
@@ -183,6 +185,8 @@ def discover(
     listed = settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes, listed)
     process_ranks.settle(search.streams, search.told_ranks)
+    settle_pods_of_events(search.streams)
+    settle_slots(search.streams, (one for _, one in search.places.told))
     hosts: frozenset[str] = frozenset().union(*search.machines.values())
     addresses.settle(search.streams, [*search.addresses, *addresses.of_pods(listed.values())], hosts)
     clock = settle_time(search.stamps)

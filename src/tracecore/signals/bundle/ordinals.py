@@ -21,6 +21,7 @@ ENDS = 16 * 1024
 #: Bytes at each end that are searched for reports of progress. Those of all ranks are next to each other.
 REPORTS = 2 * 1024
 RANK = "gen_ai.training.rank"
+JOB = "gen_ai.training.job_id"
 _ROLE = re2.compile(r"^(.+)-(master|chief|worker)-(\d{1,6})(?:-[a-z0-9]{5})?$")
 _JOBSET = re2.compile(r"^(.+)-(\d{1,6})-(\d{1,6})-[a-z0-9]{5}$")
 _INDEXED = re2.compile(r"^(.+)-(\d{1,6})-[a-z0-9]{5}$")
@@ -278,6 +279,8 @@ def _settle(
                 stream.resource[RANK] = next(iter(named))
     if len(pods) < 2:
         return
+    if members[0][0].group[-1] == "row":
+        _join_tasks(members, said)
     leaders = len({number for before, number in pods if before})
     if leaders == 0 and members[0][0].group[-1] == "role" and not any(_is_pod(stream) for _, stream in members):
         return  # without a master `worker-3.log` is rank 3, which is set already
@@ -301,6 +304,17 @@ def _settle(
             stream.resource[RANK] = rank  # the rank read from the file's name did not count the master
         else:
             stream.resource.setdefault(RANK, rank)
+
+
+def _join_tasks(members: Sequence[tuple[_Numbered, Stream]], said: dict[str, Processes]) -> None:
+    """Give `slurm-70214_3.out` the job 70214 if the 3 is a task's rank. By its name, it may be a task of an array."""
+    ranks = [(place.number[0], said[stream.path].ranks) for place, stream in members]
+    if not any(number and number in found for number, found in ranks) or any(found - {n} for n, found in ranks):
+        return
+    for place, stream in members:
+        job = str(stream.resource.get(JOB, ""))
+        if job.endswith(f"_{place.number[0]}"):
+            stream.resource[JOB] = job.partition("_")[0]
 
 
 def _is_pod(stream: Stream) -> bool:

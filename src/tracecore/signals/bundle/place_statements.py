@@ -346,6 +346,8 @@ def _of_table(text: bytes, name: str, path: str) -> list[Told]:
         if not lines:
             return []
         found = _of_columns(lines) + _of_commands(lines)
+        if not found and rows[0].startswith(b"#"):
+            found = _of_columns([rows[0].decode("utf-8", "replace").lstrip("# "), *lines])
         found = found or _of_machines(lines, name, path, part=begin is not text) or _of_rows(lines)
         if not found:
             return []

@@ -20,6 +20,10 @@ _OF_PLACES = ("k8s.pod.ip", "tracecore.pod.number", "tracecore.pod.processes")
 _PODS = {"kubernetes_json": objects.pods, "kubernetes_yaml": objects.pods, "kubernetes_pods": printed.pods}
 
 
+#: Formats that tell of pods by their events.
+_EVENTS = {"kubernetes_table": printed.pods_of_events}
+
+
 def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
     """Return the end of the bundle.
 
@@ -103,6 +107,42 @@ def settle_pods(streams: list[Stream]) -> dict[tuple[str, str], Attributes]:
     }
     only = spaces.pop() if len(spaces) == 1 else ""
     return {(space or only, name): identity for (space, name), identity in known.items()}
+
+
+def settle_pods_of_events(streams: Sequence[Stream]) -> None:
+    """Set the pod of ranks' logs that are called as a pod of which there are events, and no list of pods has."""
+    logs: dict[str, list[Stream]] = {}
+    for stream in streams:
+        stem = stream.path.rpartition("/")[2].partition(".")[0]
+        named = "gen_ai.training.rank" in stream.resource and "k8s.pod.name" not in stream.resource
+        if stream.layer == "stdout" and "-" in stem and named:
+            logs.setdefault(stem, []).append(stream)
+    spaces: dict[str, set[str]] = {}
+    for stream in streams if logs else ():
+        if (reader := _EVENTS.get(stream.format)) is None or (stream.size or 0) > _SMALL:
+            continue
+        try:
+            for space, name in reader(stream):
+                if name in logs:
+                    spaces.setdefault(name, set()).add(space)
+        except archive.ERRORS:
+            continue  # it will be read again later, and the error is reported then
+    for name, found in spaces.items():
+        if len(found) == 1:
+            (space,) = found
+            identity: Attributes = {"k8s.pod.name": name}
+            if space:
+                identity["k8s.namespace.name"] = space
+            for stream in logs[name]:
+                stream.resource |= identity
+
+
+def settle_slots(streams: Iterable[Stream], told: Iterable[Told]) -> None:
+    """Remove the rank in `worker-2.log` where a list of hosts gives the host `worker-2` several processes."""
+    several = {one.node.partition(".")[0] for one in told if one.slots > 1}
+    for stream in streams if several else ():
+        if stream.path.rpartition("/")[2].partition(".")[0] in several:
+            stream.resource.pop("gen_ai.training.rank", None)
 
 
 def _leads(pod: str, worker: str) -> bool:

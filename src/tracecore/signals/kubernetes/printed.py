@@ -84,6 +84,14 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         )
 
 
+def pods_of_events(stream: Stream) -> Iterator[tuple[str, str]]:
+    """Return namespace and name of each pod that a table of events is about."""
+    for _, row in _event_rows(_joined(_lines(stream))):
+        kind, _, name = row.get("OBJECT", "").partition("/")
+        if kind.lower() == "pod" and _POD_NAME.match(name):
+            yield row.get("NAMESPACE", ""), name
+
+
 def _event_rows(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, str]]]:
     columns: list[tuple[str, int]] = []
     for here, line in lines:
