@@ -198,6 +198,7 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
     Args:
         always: the program writes this line after a failure of the training, too.
+        whole: the line says that all parts of the run ended well, whatever happened to their processes before.
     """
 
     kind: ClassVar[str] = "run_finished"
@@ -206,6 +207,7 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
     step: int | None = None
     always: bool = False
+    whole: bool = False
 
     def describe(self) -> str:
         return sentence(self, "the run says it is complete")

@@ -169,7 +169,9 @@ def run_finished(record: Stamped) -> RunFinished | None:
     if flag(record.get("tracecore.training.finished")) is not True:
         return None
     always = flag(record.get("tracecore.training.finished.always")) is True
-    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")), always=always)
+    whole = flag(record.get("tracecore.training.finished.whole")) is True
+    step = natural(record.get("gen_ai.training.step"))
+    return RunFinished(**record.identity(), step=step, always=always, whole=whole)
 
 
 def replica_mismatch(record: Stamped) -> ReplicaMismatch | None:
