@@ -460,6 +460,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
     (RunFinished, {"tracecore.training.finished": True}, {"always": False}),
     (
         RunFinished,
+        {"tracecore.training.finished": True, "tracecore.training.finished.whole": True},
+        {"whole": True},
+    ),
+    (
+        RunFinished,
         {"tracecore.training.finished": True, "tracecore.training.finished.always": True},
         {"always": True},
     ),
@@ -529,6 +534,16 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         WorkloadEvent,
         {"k8s.event.hint": "image_pull_failure", "k8s.event.reason": "Failed"},
         {"hint": "image_pull_failure", "reason": "Failed"},
+    ),
+    (
+        WorkloadEvent,
+        {"k8s.event.hint": "completed", "k8s.object.kind": "Job", "k8s.object.name": "bert"},
+        {"hint": "completed", "workload": "bert"},
+    ),
+    (
+        PodEvicted,
+        {"k8s.event.reason": "Evicted", "k8s.pod.name": "fluentd-x", "k8s.pod.of_cluster": True},
+        {"of_cluster": True},
     ),
 ]
 

@@ -33,6 +33,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
         note: the message of the event.
         pod_uid: uid of the pod.
         by_taint: evicted because of a taint and not for lack of resources on the node.
+        of_cluster: one of the cluster's own pods, not one of a training (logging, monitoring, drivers).
     """
 
     kind: ClassVar[str] = "pod_event"
@@ -44,6 +45,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
     note: str | None = None
     pod_uid: str | None = None
     by_taint: bool = False
+    of_cluster: bool = False
 
     def describe(self) -> str:
         return sentence(self, self.reason or "Evicted", self.note)

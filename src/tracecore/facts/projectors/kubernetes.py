@@ -59,6 +59,7 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
         note=_note(record),
         pod_uid=name(record.get("k8s.pod.uid")),
         by_taint=flag(record.get("k8s.event.by_taint")) is True,
+        of_cluster=flag(record.get("k8s.pod.of_cluster")) is True,
     )
 
 
