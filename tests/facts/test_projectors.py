@@ -70,6 +70,7 @@ from tracecore.facts.training import (
     ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
+    SaveAwaited,
     SlowRanks,
     StepStalled,
 )
@@ -458,6 +459,7 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         {"observed": 0.71, "baseline": 0.75, "checksum": "abc", "job_start": T0 - 5, "job_end": T0 + 5},
     ),
     (RunFinished, {"tracecore.training.finished": True}, {"always": False}),
+    (SaveAwaited, {"tracecore.training.checkpoint.missing": "3, 11"}, {"missing": (3, 11)}),
     (
         RunFinished,
         {"tracecore.training.finished": True, "tracecore.training.finished.whole": True},

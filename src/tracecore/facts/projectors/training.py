@@ -17,6 +17,7 @@ from tracecore.facts.training import (
     ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
+    SaveAwaited,
     SlowRanks,
     StepStalled,
 )
@@ -93,6 +94,11 @@ def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
         path=name(record.get("tracecore.training.checkpoint.path")),
         step=step if step is not None else natural(record.get("gen_ai.training.step")),
     )
+
+
+def save_awaited(record: Stamped) -> SaveAwaited | None:
+    ranks = _RANK.findall(text(record.get("tracecore.training.checkpoint.missing"), 1024) or "")
+    return SaveAwaited(**record.identity(), missing=tuple(sorted(set(map(int, ranks))))) if ranks else None
 
 
 def non_finite(record: Stamped) -> NonFinite | None:
@@ -232,6 +238,7 @@ TRAINING = (
     ),
     Projection(step_stalled, gate=(_STALL,)),
     Projection(checkpoint_phase, gate=(_CHECKPOINT, "tracecore.training.checkpoint.event")),
+    Projection(save_awaited, gate=("tracecore.training.checkpoint.missing",)),
     Projection(
         non_finite,
         either=("tracecore.training.non_finite", "tracecore.training.loss", "tracecore.training.grad_norm"),
