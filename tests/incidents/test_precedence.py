@@ -119,7 +119,9 @@ def one_event_seen_twice() -> Iterator[Case]:
 
     shortage = "the same shortage took a pod of the cluster itself off the node"
     trainer = (PodEvicted(time=T0, source=place("events.txt"), pod="ml/a", node="n1"),)
-    agent = PodEvicted(time=T0 - 30 * SECOND, source=place("events.txt"), pod="kube-system/b", node="n1", of_cluster=True)
+    agent = PodEvicted(
+        time=T0 - 30 * SECOND, source=place("events.txt"), pod="kube-system/b", node="n1", of_cluster=True
+    )
     yield from pairs(evicted, evicted, shortage, trainer, (agent,))
     yield from pairs(evicted, evicted, None, (agent,), trainer)
     yield from pairs(evicted, evicted, None, trainer, (msgspec.structs.replace(agent, node="n2"),))
