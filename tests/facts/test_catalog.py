@@ -83,9 +83,8 @@ def test_facts_survive_the_journey() -> None:
         fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
             if field.required and field.name in fields_of(kind):
-                fields[field.name] = {int: 3, float: 0.5, bool: True, str: "a"}[
-                    field.type
-                ]  # a new type needs a sample here
+                # A new type needs a sample here.
+                fields[field.name] = {int: 3, float: 0.5, bool: True, str: "a", tuple[int, ...]: [3]}[field.type]
         facts.append(build(kind.__name__, {**fields, "node": "n", "count": 2, "last_time": T0 + 1}, time=T0, uid="u"))
     assert decode(encode(facts)) == facts
     assert [type(f) for f in decode(encode(facts))] == list(TYPES)

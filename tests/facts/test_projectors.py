@@ -70,6 +70,7 @@ from tracecore.facts.training import (
     ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
+    SaveAwaited,
     SlowRanks,
     StepStalled,
 )
@@ -458,6 +459,12 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         {"observed": 0.71, "baseline": 0.75, "checksum": "abc", "job_start": T0 - 5, "job_end": T0 + 5},
     ),
     (RunFinished, {"tracecore.training.finished": True}, {"always": False}),
+    (SaveAwaited, {"tracecore.training.checkpoint.missing": "3, 11"}, {"missing": (3, 11)}),
+    (
+        RunFinished,
+        {"tracecore.training.finished": True, "tracecore.training.finished.whole": True},
+        {"whole": True},
+    ),
     (
         RunFinished,
         {"tracecore.training.finished": True, "tracecore.training.finished.always": True},
@@ -529,6 +536,16 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         WorkloadEvent,
         {"k8s.event.hint": "image_pull_failure", "k8s.event.reason": "Failed"},
         {"hint": "image_pull_failure", "reason": "Failed"},
+    ),
+    (
+        WorkloadEvent,
+        {"k8s.event.hint": "completed", "k8s.object.kind": "Job", "k8s.object.name": "bert"},
+        {"hint": "completed", "workload": "bert"},
+    ),
+    (
+        PodEvicted,
+        {"k8s.event.reason": "Evicted", "k8s.pod.name": "fluentd-x", "k8s.pod.of_cluster": True},
+        {"of_cluster": True},
     ),
 ]
 

@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "facts.md"
 
 
 def sample(kind: type[Fact]) -> Fact:
-    values = {int: 3, float: 0.5, bool: True, str: "a"}
+    values = {int: 3, float: 0.5, bool: True, str: "a", tuple[int, ...]: [3]}
     fields: dict[str, Any] = {
         field.name: values[field.type]
         for field in msgspec.structs.fields(kind)

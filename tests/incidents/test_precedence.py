@@ -134,6 +134,16 @@ def one_event_seen_twice() -> Iterator[Case]:
     yield from pairs(evicted, lost, None, (out,), (msgspec.structs.replace(told, time=out.time + EPISODE + 1),))
     yield from pairs(evicted, lost, None, (msgspec.structs.replace(taint, node="n1"),), (told,))
 
+    shortage = "the same shortage took a pod of the cluster itself off the node"
+    trainer = (PodEvicted(time=T0, source=place("events.txt"), pod="ml/a", node="n1"),)
+    agent = PodEvicted(
+        time=T0 - 30 * SECOND, source=place("events.txt"), pod="kube-system/b", node="n1", of_cluster=True
+    )
+    yield from pairs(evicted, evicted, shortage, trainer, (agent,))
+    yield from pairs(evicted, evicted, None, (agent,), trainer)
+    yield from pairs(evicted, evicted, None, trainer, (msgspec.structs.replace(agent, node="n2"),))
+    yield from pairs(evicted, evicted, None, trainer, (msgspec.structs.replace(agent, time=T0 - 7200 * SECOND),))
+
     same_link = "it is the same link, as reported by NCCL"
     link = ("ib_link_flap",)
     told = PortState(time=T0, source=place("train.log"), node="n1", device="mlx5_0", port=1, state=1, process="n1:7")

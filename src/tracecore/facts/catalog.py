@@ -63,6 +63,7 @@ from tracecore.facts.training import (
     ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
+    SaveAwaited,
     SlowRanks,
     StepStalled,
 )
@@ -95,6 +96,7 @@ TYPES: tuple[type[Fact], ...] = (
     StepStalled,
     Preparation,
     CheckpointPhase,
+    SaveAwaited,
     NonFinite,
     ResultRecomputed,
     EvalAccuracy,

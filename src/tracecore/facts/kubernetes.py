@@ -17,6 +17,8 @@ PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
 
 #: The reason of a kubelet that refuses a pod, for example because of its devices.
 REFUSED = "UnexpectedAdmissionError"
+#: The hint of an event that says that a job completed.
+COMPLETED = "completed"
 #: The reason of a node that does not answer Slurm.
 SLURM_DOWN = "SlurmDown"
 #: The reason of a node that is gone according to a launcher or scheduler (Ray, mpirun, Flux).
@@ -31,6 +33,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
         note: the message of the event.
         pod_uid: uid of the pod.
         by_taint: evicted because of a taint and not for lack of resources on the node.
+        of_cluster: one of the cluster's own pods, not one of a training (logging, monitoring, drivers).
     """
 
     kind: ClassVar[str] = "pod_event"
@@ -42,6 +45,7 @@ class PodEvicted(Fact, frozen=True, kw_only=True):
     note: str | None = None
     pod_uid: str | None = None
     by_taint: bool = False
+    of_cluster: bool = False
 
     def describe(self) -> str:
         return sentence(self, self.reason or "Evicted", self.note)
@@ -194,6 +198,7 @@ class WorkloadEvent(Fact, frozen=True, kw_only=True):
 
     Args:
         hint: a value of `k8s.event.hint`.
+        workload: the name of the job that completed. Names of its pods begin with it.
     """
 
     kind: ClassVar[str] = "pod_event"
@@ -204,6 +209,7 @@ class WorkloadEvent(Fact, frozen=True, kw_only=True):
     hint: str
     reason: str | None = None
     note: str | None = None
+    workload: str | None = None
 
     def describe(self) -> str:
         return sentence(self, self.reason or self.hint.replace("_", " "), self.note)

@@ -117,6 +117,24 @@ class CheckpointPhase(Fact, frozen=True, kw_only=True):
         return sentence(self, f"checkpoint {self.phase}{path}{step} {word}")
 
 
+class SaveAwaited(Fact, frozen=True, kw_only=True):
+    """A rank says that other ranks have not written their parts of a checkpoint.
+
+    Args:
+        missing: the ranks that have not.
+    """
+
+    kind: ClassVar[str] = "save_awaited"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    missing: tuple[int, ...]
+
+    def describe(self) -> str:
+        ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing[:16]))}"
+        return sentence(self, f"the checkpoint is not complete without {ranks}")
+
+
 class NonFinite(Fact, frozen=True, kw_only=True):
     """A line says that a value is not finite.
 
@@ -198,6 +216,7 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
     Args:
         always: the program writes this line after a failure of the training, too.
+        whole: the line says that all parts of the run ended well, whatever happened to their processes before.
     """
 
     kind: ClassVar[str] = "run_finished"
@@ -206,6 +225,7 @@ class RunFinished(Fact, frozen=True, kw_only=True):
 
     step: int | None = None
     always: bool = False
+    whole: bool = False
 
     def describe(self) -> str:
         return sentence(self, "the run says it is complete")

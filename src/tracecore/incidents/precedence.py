@@ -69,6 +69,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("pod_evicted",),
+        effects=("pod_evicted",),
+        bonds=("node",),
+        reason="the same shortage took a pod of the cluster itself off the node",
+        test=when.takes_a_pod_of_the_cluster,
+        before=False,
+    ),
+    Rule(
         causes=("ib_link_flap",),
         effects=("ib_link_flap",),
         bonds=("job",),

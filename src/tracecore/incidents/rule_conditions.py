@@ -314,6 +314,15 @@ def _is_tainted(eviction: Footprint) -> bool:
     return any(isinstance(fact, PodEvicted) and fact.by_taint for fact in eviction.evidence)
 
 
+def takes_a_pod_of_the_cluster(cause: Footprint, effect: Footprint) -> bool:
+    """A pod that is none of the cluster's own was evicted within an hour of one that is."""
+    mine, its = (
+        any(isinstance(fact, PodEvicted) and fact.of_cluster for fact in touch.evidence) for touch in (cause, effect)
+    )
+    near = not (cause.timed and effect.timed) or abs(cause.last - effect.last) <= 3600 * SECOND
+    return its and not mine and near
+
+
 def same_storage(cause: Footprint, effect: Footprint) -> bool:
     """The later error is of the same device or path."""
     names = ("tracecore.storage.device", "tracecore.storage.path")

@@ -15,6 +15,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.kubernetes import (
+    COMPLETED,
     REFUSED,
     CniEvent,
     ContainerStarted,
@@ -248,7 +249,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
     endings: list[Fact] = []
     for fact in facts:
         job = fact.job or default
-        if isinstance(fact, _ENDINGS):
+        if isinstance(fact, _ENDINGS) or _is_completion(fact):
             endings.append(fact)
             continue
         if fact.layer not in ("stdout", "flight_recorder"):
@@ -257,13 +258,14 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
         if key not in attempts:
             attempts[key] = JobAttempt(job=job, number=fact.attempt)
         _take(attempts[key], fact)
+    well = _jobs_that_ended_well(endings, default, attempts, placement)
     for fact in endings:
         job = fact.job or default
         number = _last_by(fact, job, attempts) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
-    well = _jobs_that_ended_well(endings, default, attempts, placement)
     for attempt in attempts.values():
         attempt.ended_well = attempt.job in well
+        attempt.completed |= well.get(attempt.job, False)
         if len(names) <= 1:
             attempt.ranks.update(logs)
         _settle(attempt)
@@ -304,25 +306,43 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = (), placement:
 
 def _jobs_that_ended_well(
     endings: Iterable[Fact], default: str, attempts: dict[tuple[str, int], JobAttempt], placement: Placement
-) -> set[str]:
+) -> dict[str, bool]:
     """Return the jobs whose containers all ended with status 0 at last, whatever happened to those before them.
 
-    Every pod that left lines, and every pod that is listed, has to be among them: one that has not ended may hang.
+    Every pod that left lines, and every pod that is listed, has to be among them: one that has not ended may hang. The
+    cluster says of a whole job that it completed (True); names of its pods begin with its own.
     """
     last: dict[str, dict[tuple[str, str | None], ContainerTerminated]] = {}
+    completed: dict[str, int] = {}
     for fact in endings:
-        if isinstance(fact, ContainerTerminated) and fact.pod:
+        if isinstance(fact, WorkloadEvent) and fact.workload:
+            last.setdefault(fact.job or default, {})
+            completed[fact.workload] = fact.end
+        elif isinstance(fact, ContainerTerminated) and fact.pod:
             mine = last.setdefault(fact.job or default, {})
             key = fact.pod.rpartition("/")[2], fact.container
             if key not in mine or (mine[key].attempt, mine[key].end) <= (fact.attempt, fact.end):
                 mine[key] = fact
     if len(last) != 1:
-        return set()
+        return {}
     job, ends = last.popitem()
     needed = {pod.rpartition("/")[2] for (name, _), one in attempts.items() if name == job for pod in one.pods}
     needed |= set(placement.pod_nodes)
-    well = all(fact.exit_code == 0 for fact in ends.values())
-    return {job} if well and needed <= {pod for pod, _ in ends} else set()
+    bad = {pod: fact.end for (pod, _), fact in ends.items() if fact.exit_code != 0}
+    if any(name == job and not one.pods for (name, _), one in attempts.items()):
+        completed = {}  # lines whose pod is not known may be another job's
+    over = {
+        pod
+        for pod in {*needed, *bad}
+        for name, end in completed.items()
+        if pod.startswith(f"{name}-") and bad.get(pod, 0) <= end
+    }
+    well = {pod for pod, _ in ends} | over
+    return {job: bool(over)} if well and bad.keys() <= over and needed <= well else {}
+
+
+def _is_completion(fact: Fact) -> bool:
+    return isinstance(fact, WorkloadEvent) and fact.hint == COMPLETED
 
 
 def _is_of_fabric(fact: Fact) -> bool:
@@ -481,6 +501,8 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         if fact.always and any(_ended_by(raised, fact, attempt) for raised in attempt.exceptions):
             return
         attempt.finished = True
+        if fact.whole:
+            attempt.bad = []
         if fact.rank is not None:
             attempt.done[fact.rank] = fact
     elif isinstance(fact, GroupProgress):

@@ -206,8 +206,13 @@ def launched_on(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | Non
 
 
 def gpus_of(root: Footprint, ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[str, ...]:
-    """Return the GPU of the one rank whose GPU failed, by its own words."""
-    if root.name not in OF_GPU or attempt is None or len(run.jobs()) > 1 or len(ranks) != 1:
+    """Return the GPU of the one rank whose GPU failed, by its own words, or that of the only process."""
+    if root.name not in OF_GPU or attempt is None or len(run.jobs()) > 1:
+        return ()
+    sole = run.placement.sole_gpu
+    if not ranks and not attempt.ranks and sole is not None:
+        return (sole,)
+    if len(ranks) != 1:
         return ()
     found = {gpu for (_, gpu), rank in run.placement.of_gpus.items() if rank == ranks[0]}
     return tuple(found) if len(found) == 1 else ()

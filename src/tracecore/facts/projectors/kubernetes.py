@@ -7,6 +7,7 @@ from tracecore.facts.host import HostEvent
 from tracecore.facts.identity import Stamped
 from tracecore.facts.kubernetes import (
     CNI_REASONS,
+    COMPLETED,
     MOUNT_REASONS,
     PRESSURES,
     CniEvent,
@@ -58,6 +59,7 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
         note=_note(record),
         pod_uid=name(record.get("k8s.pod.uid")),
         by_taint=flag(record.get("k8s.event.by_taint")) is True,
+        of_cluster=flag(record.get("k8s.pod.of_cluster")) is True,
     )
 
 
@@ -195,7 +197,8 @@ def workload_event(record: Stamped) -> WorkloadEvent | None:
     hint, reason = _hint(record), _reason(record)
     if hint is None or hint in _TYPED_HINTS or reason in MOUNT_REASONS or reason in CNI_REASONS:
         return None
-    return WorkloadEvent(**record.event_identity(), hint=hint, reason=reason, note=_note(record))
+    workload = name(record.get("k8s.object.name")) if hint == COMPLETED else None
+    return WorkloadEvent(**record.event_identity(), hint=hint, reason=reason, note=_note(record), workload=workload)
 
 
 KUBERNETES = (

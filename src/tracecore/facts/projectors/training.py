@@ -17,6 +17,7 @@ from tracecore.facts.training import (
     ReplicaMismatch,
     ResultRecomputed,
     RunFinished,
+    SaveAwaited,
     SlowRanks,
     StepStalled,
 )
@@ -95,6 +96,11 @@ def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
     )
 
 
+def save_awaited(record: Stamped) -> SaveAwaited | None:
+    ranks = _RANK.findall(text(record.get("tracecore.training.checkpoint.missing"), 1024) or "")
+    return SaveAwaited(**record.identity(), missing=tuple(sorted(set(map(int, ranks))))) if ranks else None
+
+
 def non_finite(record: Stamped) -> NonFinite | None:
     what = word(record.get("tracecore.training.non_finite")) or _unreal(record)
     if what is None:
@@ -169,7 +175,9 @@ def run_finished(record: Stamped) -> RunFinished | None:
     if flag(record.get("tracecore.training.finished")) is not True:
         return None
     always = flag(record.get("tracecore.training.finished.always")) is True
-    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")), always=always)
+    whole = flag(record.get("tracecore.training.finished.whole")) is True
+    step = natural(record.get("gen_ai.training.step"))
+    return RunFinished(**record.identity(), step=step, always=always, whole=whole)
 
 
 def replica_mismatch(record: Stamped) -> ReplicaMismatch | None:
@@ -230,6 +238,7 @@ TRAINING = (
     ),
     Projection(step_stalled, gate=(_STALL,)),
     Projection(checkpoint_phase, gate=(_CHECKPOINT, "tracecore.training.checkpoint.event")),
+    Projection(save_awaited, gate=("tracecore.training.checkpoint.missing",)),
     Projection(
         non_finite,
         either=("tracecore.training.non_finite", "tracecore.training.loss", "tracecore.training.grad_norm"),

@@ -15,7 +15,7 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, StackPrinted
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
-from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, SaveAwaited, StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.patterns.checkpointer_hang.saving import open_phases, unfinished
 from tracecore.patterns.checkpointer_hang.watched import WatchedSaves
@@ -46,6 +46,8 @@ LOOK = {
     "unknown": "`df -h`, `mount` and `dmesg -T`",
 }
 SHOWN = 16
+#: A rank that looks for the missing parts of others names each in a line of its own, all within this time.
+SAME_LOOK = 5 * SECOND
 PREFIX = "tracecore.alert.checkpointer_hang."
 _time = attrgetter("time")
 
@@ -73,7 +75,8 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         storage: the first storage error near the start of the stall.
         timeout: a watchdog's report of a collective that timed out.
         alive: the exit status of a process that still ran at the end.
-        awaited: the ranks that the others wait for, according to a collective or a barrier.
+        awaited: the ranks that the others wait for, according to a collective, a barrier or the log of another rank.
+        report: the last line in which a rank names others without whose parts the save is not complete.
         stack: the printed stack of a rank to look at.
     """
 
@@ -89,6 +92,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     timeout: WatchdogReport | None = None
     alive: ExitStatus | None = None
     awaited: tuple[int, ...] = ()
+    report: SaveAwaited | None = None
     stack: StackPrinted | None = None
 
     @property
@@ -110,7 +114,8 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         lasted = f", {seconds(watched)}" if watched else ""
         text = f"Saving the checkpoint{step}{path} does not end ({self.first.phase}{lasted})"
         if self.awaited:
-            others = f"{len(ranks)} ranks began it, and wait" if ranks else "the others wait"
+            many = f"{len(ranks)} ranks began it, and wait"
+            others = (many if len(ranks) > 1 else f"rank {ranks[0]} waits") if ranks else "the others wait"
             return f"{text}: {others} for {named(self.awaited)}"
         if self.everyone and len(ranks) > 1:
             return f"{text}: all {len(ranks)} ranks began it" + (", rank 0 coordinates it" if 0 in ranks else "")
@@ -133,7 +138,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        others = (self.stall, self.storage, self.timeout, self.alive, self.stack)
+        others = (self.stall, self.storage, self.timeout, self.alive, self.report, self.stack)
         facts: list[Fact] = [*self.begun[:SHOWN], *(fact for fact in others if fact is not None)]
         return sorted(facts, key=order)
 
@@ -196,6 +201,7 @@ class CheckpointerHang(Pattern[Config]):
     maturity = "stable"
     needs = (
         CheckpointPhase,
+        SaveAwaited,
         StepStalled,
         Progress,
         StorageError,
@@ -267,6 +273,8 @@ class CheckpointerHang(Pattern[Config]):
         if stall is not None:
             lasted.append(int(stall.no_progress_s * SECOND))
         ranks = {begin.rank for begin in begun}
+        named = () if timeout is None else timeout.missing
+        reports = [] if named else _reports(window, first)
         return CheckpointerHangVerdict(
             key=window.key,
             episode=first.source,
@@ -280,7 +288,8 @@ class CheckpointerHang(Pattern[Config]):
             storage=storage,
             timeout=timeout,
             alive=alive,
-            awaited=() if timeout is None else timeout.missing,
+            awaited=named or tuple(sorted({rank for report in reports for rank in report.missing})),
+            report=reports[-1] if reports else None,
         )
 
     def _storage(
@@ -300,6 +309,13 @@ class CheckpointerHang(Pattern[Config]):
 
     def _around(self, fact: Storage, start: int, off: int = 0) -> bool:
         return fact.end >= start - self.config.before - off and fact.time <= start + self.config.after + off
+
+
+def _reports(window: Window, first: CheckpointPhase) -> list[SaveAwaited]:
+    """Return the last reports about ranks without whose parts the save is not complete."""
+    said = [fact for fact in window.of(SaveAwaited) if fact.end >= first.time]
+    latest = max((fact.end for fact in said), default=0)
+    return [fact for fact in said if fact.end >= latest - SAME_LOOK]
 
 
 def _is_theirs(window: Window, fact: Storage, nodes: Mapping[str | None, AbstractSet[str | None]]) -> bool:

@@ -27,6 +27,8 @@ Call: TypeAlias = CollectiveEntry | WatchdogReport
 Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
+#: Ranks above this are not compared one by one.
+_MOST = 16_384
 #: Key of the window for errors that NCCL or PyTorch report about the whole job.
 _WHOLE_JOB = "*"
 #: Values of `nccl.error`: a library saw calls that do not match, or it waits and only suspects them.
@@ -405,10 +407,13 @@ def _from_libraries(window: Window) -> Verdict:
     every = window.of(NcclError)
     surest = min((fact.error for fact in every), key=_SURENESS.index)
     errors = [fact for fact in every if fact.error == surest]
-    compared = {frozenset(_numbers(fact.peer)) for fact in errors[:_SHOWN] if fact.peer}
-    ranks: frozenset[int] = frozenset().union(*compared)
-    if len(compared) > 1 and len(alone := frozenset.intersection(*compared)) == 1:
-        ranks = alone  # this rank differs from each of the others
+    compared = [_numbers(fact.peer) for fact in errors[:_SHOWN] if fact.peer]
+    ranks = _minority([(pair[0], pair[1]) for pair in compared if len(pair) == 2]) if surest == _CERTAIN else set()
+    if not ranks:
+        sides = {frozenset(numbers) for numbers in compared}
+        alone = frozenset.intersection(*sides) if len(sides) > 1 else frozenset[int]()
+        # One rank may differ from each of the others.
+        ranks = set(alone) if len(alone) == 1 else {rank for numbers in compared for rank in numbers}
     return ToldMismatchVerdict(
         key=window.key,
         episode=errors[0].source,
@@ -418,6 +423,29 @@ def _from_libraries(window: Window) -> Verdict:
         ranks=tuple(sorted(ranks)),
         count=sum(max(fact.count, 1) for fact in errors),
     )
+
+
+def _minority(pairs: Sequence[tuple[int, int]]) -> set[int]:
+    """Return the ranks of the smaller of two sides; nothing if there are more sides, or none is smaller.
+
+    Args:
+        pairs: a rank, and the first rank whose call PyTorch's check found to differ from its own. Those below it agree.
+    """
+    if not pairs:
+        return set()
+    side = {pairs[0][0]: 0}
+    for _ in pairs:
+        for rank, other in pairs:
+            # A complaint whose ranks are on no known side waits for another that connects them.
+            own = side.get(rank, 1 - side[other] if other in side else None)
+            if own is None or max(rank, other) > _MOST:
+                continue
+            told = {rank: own, other: 1 - own} | dict.fromkeys(range(other), own)
+            if any(side.setdefault(one, its) != its for one, its in told.items()):
+                return set()
+    small, large = sorted(({rank for rank, its in side.items() if its == one} for one in (0, 1)), key=len)
+    joined = all(rank in side for pair in pairs for rank in pair)
+    return small if joined and len(small) < len(large) else set()
 
 
 def _numbers(text: str) -> list[int]:

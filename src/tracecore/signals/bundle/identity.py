@@ -29,12 +29,16 @@ _LOCAL = re2.compile(r"(?i)local[_-]?rank|^device\d")
 _DEVICE = re2.compile(r"^device(\d{1,4})$")
 _NODE = re2.compile(rf"(?i)^(?:{any_of('machines')})[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$")
 _NODE_FILE = re2.compile(
-    rf"(?i)^(?:(?:{any_of('of_machine')}|({any_of('of_gpus')}))[-_.@]([a-z0-9][a-z0-9._-]*\d[a-z0-9-]*)"
+    rf"(?i)^(?:(?:{any_of('of_machine')}|{any_of('of_console')}|({any_of('of_gpus')}))[-_.@]"
+    rf"([a-z0-9][a-z0-9._-]*\d[a-z0-9-]*)"
     rf"|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.]"
-    rf"(?:{any_of('of_machine')}|(?:{any_of('of_gpus')})(?:[-_](?:{any_of('after_gpus')}))?))(?:\.[a-z]+){{0,2}}$"
+    rf"(?:{any_of('of_machine')}|(?:(?:{any_of('of_console')})[-_.])*(?:{any_of('of_console')})"
+    rf"|(?:{any_of('of_gpus')})(?:[-_](?:{any_of('after_gpus')}))?))(?:\.[a-z]+){{0,2}}$"
 )
-_QUALIFIER = re2.compile(rf"(?i)^(?:(?:{any_of('qualifiers')})[-_.])+")
-_CONTROLLER = re2.compile(rf"(?i)[-_.](?:{any_of('of_controller')})$")
+_QUALIFIER = re2.compile(rf"(?i)^(?:(?:{any_of('qualifiers')}|{any_of('of_console')})[-_.@])+")
+_CONSOLE = re2.compile(rf"(?i)(?:[-_.](?:{any_of('of_console')}))+$")
+#: The number of an older log: `console-node118.log.1`.
+_ROTATED = re2.compile(r"(?i)(\.(?:log|txt|out))\.\d{1,3}$")
 _GPU_INDEX = re2.compile(r"(?i)^gpu_?(?:\d|1[0-5])$")
 #: Words in the place of a machine's name that are none: a rank, the number of a job, a network interface.
 _NO_MACHINE = re2.compile(rf"(?i)^(?:{any_of('numbered')})[-_.]?\d+$|_|^(?:{any_of('interfaces')})\d\w*$")
@@ -72,8 +76,8 @@ def of(path: str) -> Attributes:
             found["log.iostream"] = match.group(3)
     if name.startswith("slurm") and (match := _SLURM.match(name)):
         found["gen_ai.training.job_id"] = match.group(1)
-    if match := _NODE_FILE.match(name):
-        host = _CONTROLLER.sub("", _QUALIFIER.sub("", match.group(2) or match.group(3), count=1))
+    if match := _NODE_FILE.match(_ROTATED.sub(r"\1", name)):
+        host = _CONSOLE.sub("", _QUALIFIER.sub("", match.group(2) or match.group(3), count=1))
         of_one_gpu = match.group(1) is not None and _GPU_INDEX.match(host)
         if not of_one_gpu and not _DATE.match(host) and _is_machine(host):
             found["host.name"] = host

@@ -25,6 +25,7 @@ class Placement(msgspec.Struct, kw_only=True):
         gpus: the processes on each GPU, by machine and bus id.
         of_gpus: the rank on each GPU.
         numbers: the number that each GPU has on its machine.
+        sole_gpu: the GPU of the only program that says that it uses one.
         pods: the ranks of each pod.
         pod_nodes: the machine of each pod.
         uids: the pod of each uid, with its namespace.
@@ -41,6 +42,7 @@ class Placement(msgspec.Struct, kw_only=True):
     gpus: dict[tuple[str, str], tuple[int, ...]] = {}
     of_gpus: dict[tuple[str, str], int] = {}
     numbers: dict[tuple[str, str], int] = {}
+    sole_gpu: str | None = None
     pods: dict[str, tuple[int, ...]] = {}
     pod_nodes: dict[str, str] = {}
     uids: dict[str, str] = {}

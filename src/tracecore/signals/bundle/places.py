@@ -55,6 +55,7 @@ def settle(
         gpus={gpu: tuple(sorted(pids)) for gpu, pids in _by_gpu((seat, seat.pid) for seat in of_machines).items()},
         of_gpus=_certain(_by_gpu((seat, seat.rank) for seat in seats)),
         numbers={} if any(setting.name == "gpu_bind" for setting in settings) else _numbers(statements),
+        sole_gpu=gpus.pop() if len(gpus := {one.gpu for one in statements if one.gpu}) == 1 else None,
         pods=_ranks_of_pods(streams, listed, seats),
         pod_nodes=pod_nodes,
         uids={

@@ -328,7 +328,9 @@ def last_redraws(block: bytes) -> bytes:
     A bar has no newline, so one line has up to 16 KiB of its redraws. Lines with other text between them are unchanged.
     """
     at = block.find(rb"\r") if b"%|" in block else -1
-    changed = bytearray(block) if at >= 0 else block
+    if at < 0:
+        return block
+    changed = bytearray(block)
     while at >= 0:
         start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
         end = len(block) if end < 0 else end
