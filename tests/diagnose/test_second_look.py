@@ -154,12 +154,12 @@ def test_what_is_no_complaint(line: str, tmp_path: Path) -> None:
     assert root(answer(tmp_path, train=f"{STEPS}{line}\n")) is None
 
 
-def test_a_watchdog_that_was_stuck_itself_is_a_hang_without_a_culprit(tmp_path: Path) -> None:
+def test_a_watchdog_that_was_stuck_itself_is_a_hang_of_its_rank(tmp_path: Path) -> None:
     line = "[rank0]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 0] ProcessGroupNCCL's watchdog got stuck for 600 seconds\n"
     said = answer(tmp_path, train=STEPS + line)
     assert root(said) == "nccl_hang"
     incident = said.incidents[0]
-    assert incident.suspects.ranks == ()
+    assert incident.suspects.ranks == (0,)
     assert "hangs in a CUDA or NCCL call (the watchdog itself was stuck)" in incident.headline
     assert "Compare the logs of the other ranks" in incident.advice
 

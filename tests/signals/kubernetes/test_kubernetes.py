@@ -419,6 +419,7 @@ def test_pods_that_failed_are_read_from_a_table_of_pods(make: Make) -> None:
     assert [(pod["k8s.pod.name"], pod.get("k8s.node.name")) for pod in pods] == [
         ("train-worker-1", "gpu08"),
         ("train-worker-2", None),
+        ("train-worker-3", "gpu09"),
     ]
     assert found[0]["log"]["attributes"]["k8s.event.reason"] == "Evicted"
     assert found[1]["log"]["attributes"]["k8s.container.terminated.reason"] == "OOMKilled"
@@ -427,7 +428,9 @@ def test_pods_that_failed_are_read_from_a_table_of_pods(make: Make) -> None:
 def test_rows_of_pods_are_read_without_their_header(make: Make) -> None:
     rows = PODS.partition("\n")[2]
     found = list(printed.read_pods(make(rows, "kubernetes_pods", layer="kubernetes"), CLOCK))
-    assert [r["resource"]["attributes"]["k8s.pod.name"] for r in found] == ["train-worker-1", "train-worker-2"]
+    assert [r["resource"]["attributes"]["k8s.pod.name"] for r in found] == [
+        "train-worker-1", "train-worker-2", "train-worker-3",
+    ]  # fmt: skip
     assert {r["resource"]["attributes"]["k8s.namespace.name"] for r in found} == {"ml"}
 
 

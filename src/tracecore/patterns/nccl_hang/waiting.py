@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Why: TypeAlias = Literal["never_entered", "called_different", "still_inside", "never_started"]
 #: By the word that dumps use about the ranks at the end of a chain of waits.
+#: What a rank that waits in a collective may itself have done there, and if it left out a call elsewhere.
+_ITS_OWN: tuple[Why, ...] = ("still_inside", "never_started")
+_ITS_OWN_ELSEWHERE: tuple[Why, ...] = (*_ITS_OWN, "called_different")
 _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_inside", "unstarted": "never_started"}
 
 
@@ -251,7 +254,7 @@ def culprits_of(
     if not found:
         return (), origin
     # A rank that waits here may hold up the others elsewhere, where it left out a call.
-    own = ("still_inside", "never_started", *(("called_different",) if origin is not None else ()))
+    own = _ITS_OWN if origin is None else _ITS_OWN_ELSEWHERE
     culprits = [found[rank] for rank in sorted(found) if rank not in cohort or pairwise or found[rank].why in own]
     return tuple(culprits), origin
 

@@ -153,8 +153,9 @@ class PcieAer(Pattern[Config]):
             # Most collapses have one error before them. Count lines by kind only if there are several.
             told_by: dict[tuple[str, bool], int] | None = None
             # Where a kernel's log has no dates, its lines are dated as late as they can be.
-            newest = time + self.config.window
-            while upcoming is not None and upcoming.time <= (newest if upcoming.approximate else time):
+            while upcoming is not None and (
+                upcoming.time <= time or (upcoming.approximate and upcoming.time <= time + self.config.window)
+            ):
                 end = upcoming.time if upcoming.last_time is None else upcoming.last_time
                 if end > until:
                     lasting, until = upcoming, end
