@@ -255,7 +255,10 @@ def culprits_of(
         return (), origin
     # A rank that waits here may hold up the others elsewhere, where it left out a call.
     own = _ITS_OWN if origin is None else _ITS_OWN_ELSEWHERE
-    culprits = [found[rank] for rank in sorted(found) if rank not in cohort or pairwise or found[rank].why in own]
+    culprits = []
+    for rank in sorted(found):
+        if rank not in cohort or pairwise or found[rank].why in own:
+            culprits.append(found[rank])  # noqa: PERF401  a comprehension allocates for each variable it shares
     return tuple(culprits), origin
 
 
