@@ -174,7 +174,7 @@ values = st.recursive(
 
 
 def sample(kind: type[Fact]) -> Fact:
-    made = {int: 3, float: 0.5, bool: True, str: "a"}
+    made: dict[Any, Any] = {int: 3, float: 0.5, bool: True, str: "a", tuple[int, ...]: [3]}
     fields = {
         field.name: made[field.type]
         for field in msgspec.structs.fields(kind)
