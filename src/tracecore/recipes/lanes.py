@@ -44,7 +44,7 @@ MOST_TAIL: Final = 16
 PAUSES: Final = 3
 #: Gaps of each owner that are remembered, and how many tell what is usual.
 MAX_GAPS: Final = 16
-ENOUGH_GAPS: Final = 8
+ENOUGH_GAPS: Final = 16
 #: Two lines that seem to be this many seconds apart may have different clocks: loggers leave out the year, or the zone.
 FAR: Final = 600
 
