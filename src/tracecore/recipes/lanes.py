@@ -42,9 +42,8 @@ LEAST_TAIL: Final = 4
 MOST_TAIL: Final = 16
 #: A pause is at least this many times as long as the owner's usual gap: three quarters of its last gaps are shorter.
 PAUSES: Final = 3
-#: Gaps of each owner that are remembered, and how many tell what is usual.
-MAX_GAPS: Final = 16
-ENOUGH_GAPS: Final = 16
+#: The last gaps of each owner that tell what is usual.
+GAPS: Final = 16
 #: Two lines that seem to be this many seconds apart may have different clocks: loggers leave out the year, or the zone.
 FAR: Final = 600
 
@@ -289,9 +288,9 @@ class Lanes:
         latest = times.copy()
         parts = zip(names[first].tolist(), known, first.tolist(), heads.tolist(), lasts.tolist(), strict=True)
         for name, owner, begin, head, last in parts:
-            recent = (*owner.gaps, *passed[max(head, last - MAX_GAPS) : last].tolist())
-            recent = tuple([gap for gap in recent if gap >= 0])[-MAX_GAPS:]
-            usual = sorted(recent)[len(recent) * 3 // 4] if len(recent) >= ENOUGH_GAPS else 0.0
+            recent = (*owner.gaps, *passed[max(head, last - GAPS) : last].tolist())
+            recent = tuple([gap for gap in recent if gap >= 0])[-GAPS:]
+            usual = sorted(recent)[len(recent) * 3 // 4] if len(recent) == GAPS else 0.0
             limits[order[begin : begin + last - head]] = longest = max(limit, PAUSES * usual)
             ends[head + 1 : last + 1][passed[head:last] < longest] = -1
             np.maximum.accumulate(ends[head : last + 1], out=ends[head : last + 1])
